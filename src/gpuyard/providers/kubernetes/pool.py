@@ -160,9 +160,12 @@ class KubernetesPool(QueuePool):
         asked_at = instant(text_at(job, "metadata", "deletionTimestamp"))
         patience_s = pool_job.GRACE_S + self._settings.force_after_s
         now = time.time() + self._api.ahead_s
+        policy = "Foreground"
         if asked_at is not None and now - asked_at > patience_s:
             await self._force(_owner_of(job))
-        await self._api.call_or_none("DELETE", path, propagationPolicy="Foreground")
+            # Only without the Job does the cluster remove such a pod.
+            policy = "Background"
+        await self._api.call_or_none("DELETE", path, propagationPolicy=policy)
 
     async def _force(self, owner: str) -> None:
         query = {"labelSelector": f"{self._selector},{pool_job.NODE}={owner}"}
