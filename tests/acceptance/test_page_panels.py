@@ -247,8 +247,8 @@ def test_a_service_account_has_tokens_that_are_replaced_and_revoked(
             timeout=60,
         )
         assert refused.status_code == 401
-        page.get_by_role("tab", name="service accounts").press("ArrowRight")
-        page.get_by_role("tab", name="tokens").press("ArrowRight")
+        page.get_by_role("tab", name="reservations").click()
+        page.get_by_role("tab", name="reservations").press("ArrowLeft")
         expect(page.get_by_role("tab", name="sign-ins")).to_be_focused()
         lines = page.get_by_role("region", name="Sign-ins and changes")
         expect(lines.get_by_text("POST /api/v1/users")).to_be_visible()

@@ -28,6 +28,7 @@ SCREENS = frozenset(
         "models",
         "offers",
         "people",
+        "schedules",
         "studies",
         "submit",
         "sweeps",
