@@ -1,4 +1,6 @@
-"""A real S3 server (moto's), with a bucket of its own for each test that asks."""
+"""An S3 server, with a bucket of its own for each test that asks: moto's, or the one
+that GPUYARD_S3 names. `nanio` keeps objects on the disk and checks each signature.
+"""
 
 import os
 import subprocess
@@ -13,25 +15,36 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.environments import make_python
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
+KEY = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-this-is-nobodys-key"
 
 
 @dataclass(frozen=True)
 class S3:
-    """Where it listens, and a client of another make to look at what we did."""
+    """Where it listens, and a client of another make to look at what we did. `folder`:
+    where it keeps its buckets, if it is not moto's.
+    """
 
     port: int
     client: Any
+    folder: Path | None = None
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def needs_moto(self, otherwise: str) -> None:
+        """Skip the test on another server, which is like that."""
+        if self.folder:
+            pytest.skip(f"nanio {otherwise}")
+
     def service(self, name: str) -> Any:
-        """A client of another service of the same server's."""
+        """A client of another service of moto's server."""
+        self.needs_moto("knows S3 only")
         return _client(self.port, name)
 
 
@@ -50,7 +63,7 @@ class Bucket:
     def environment(self) -> dict[str, str]:
         """What leads to it, and to nothing real."""
         return {
-            "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+            "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_ENDPOINT_URL": self.s3.endpoint,
             "AWS_REGION": "us-east-1",
@@ -75,6 +88,12 @@ class Bucket:
         """For a while the bucket is not there; then it is again, with all that was in
         it.
         """
+        if self.s3.folder:
+            hidden = self.s3.folder.parent / self.name
+            (self.s3.folder / self.name).rename(hidden)
+            yield
+            hidden.rename(self.s3.folder / self.name)
+            return
         away = f"{self.s3.endpoint}/away/{self.name}"
         httpx.put(away).raise_for_status()
         yield
@@ -93,19 +112,30 @@ class Bucket:
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     port = free_port()
-    server = [sys.executable, "-m", "tests.support.s3_server"]
-    with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
+    root = tmp_path_factory.mktemp("s3")
+    module = [sys.executable, "-m", "tests.support.s3_server"]
+    server = [*module, "-H", "127.0.0.1", "-p", str(port)]
+    folder = None
+    if os.environ.get("GPUYARD_S3") == "nanio":
+        folder = root / "buckets"
+        folder.mkdir()
+        server = [str(make_python("nanio", ["nanio==0.1.7"])), "-m", "nanio", "serve"]
+        server += ["--host", "127.0.0.1", "--port", str(port)]
+        server += ["--data-dir", str(folder), "--no-access-log"]
+    keys = {"NANIO_ACCESS_KEY": KEY, "NANIO_SECRET_KEY": SECRET}
+    with (root / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*server, "-H", "127.0.0.1", "-p", str(port)],
+            server,
             cwd=Path(__file__).parents[2],
+            env=os.environ | keys,
             stdout=log,
             stderr=log,
         )
     try:
         wait_until(
-            lambda: process.poll() is not None or _listens(port), what="moto_server"
+            lambda: process.poll() is not None or _listens(port), what="the S3 server"
         )
-        yield S3(port, _client(port))
+        yield S3(port, _client(port), folder)
     finally:
         process.kill()
         process.wait()
@@ -130,16 +160,14 @@ def _client(port: int, service: str = "s3") -> Any:
         service,
         endpoint_url=f"http://127.0.0.1:{port}",
         region_name="us-east-1",
-        aws_access_key_id="x",
-        aws_secret_access_key="x",
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
     )
 
 
 def _listens(port: int) -> bool:
     try:
-        return (
-            httpx.get(f"http://127.0.0.1:{port}/moto-api/", timeout=1).status_code
-            == 200
-        )
+        httpx.get(f"http://127.0.0.1:{port}/", timeout=1)
     except httpx.HTTPError:
         return False
+    return True
