@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.support.board import LOGS, with_board
 from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
@@ -352,6 +353,20 @@ def test_what_a_job_serves_opens_in_a_tab_of_its_own(
         assert not tab.evaluate("document.cookie"), "its cookie is not for scripts"
         check_for_all(page)
     instance.ok("cancel", job)
+
+
+def test_tensorboard_opens_in_a_tab_of_its_own(
+    instance: TestInstance, browser: Browser, tmp_path: Path
+) -> None:
+    own = with_board(tmp_path)
+    job = instance.submit(["python3", "-c", LOGS], name="logs", environment=own)
+    instance.wait(job)
+    with signed_in(instance, browser, f"/jobs/{job}") as page:
+        with page.expect_popup() as opened:
+            page.get_by_role("button", name="TensorBoard").click()
+        run = opened.value.get_by_role("link", name=f"logs-{job[-6:]}/")
+        expect(run).to_be_visible(timeout=60_000)
+    instance.ok("cancel", "tensorboard")
 
 
 def listens(port: int) -> bool:

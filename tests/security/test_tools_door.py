@@ -1,6 +1,5 @@
 """What a job serves runs beside our page, and can do nothing there."""
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.board import LOGS, with_board
 from tests.support.instance import TestInstance, make_instance
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
@@ -26,14 +26,6 @@ server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-# Stands for TensorBoard: lists the folder of the runs.
-BOARD = """
-import functools, http.server, sys
-(port, folder) = (sys.argv[sys.argv.index(one) + 1] for one in ("--port", "--logdir"))
-lists = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
-http.server.HTTPServer(("127.0.0.1", int(port)), lists).serve_forever()
-"""
-LOGS = "import time; open(f'events.out.tfevents.{time.time():.0f}.host.1.0', 'w')"
 UPGRADE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -128,11 +120,7 @@ def test_tensorboard_starts_for_whoever_may_see_the_jobs(
     served: Served, tmp_path: Path
 ) -> None:
     instance = served.instance
-    package = tmp_path / "site" / "tensorboard"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "main.py").write_text(BOARD)
-    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent)}
+    own = with_board(tmp_path)
     with instance.client() as client:
         client.add_project("hidden", private=True)
         client.add_user("bea")
