@@ -141,10 +141,17 @@ def test_tensorboard_starts_for_whoever_may_see_the_jobs(
     # It is there for the next look.
     again = instance.json("tensorboard", *reversed(jobs), "--link")["url"]
     assert again.partition("/.gpuyard")[0] == origin
+    # It has a core, and the next one needs one, too.
+    instance.ok("cancel", "tensorboard")
+    path = "/api/v1/tensorboards"
+    with http(instance) as web:
+        problem = check_problem(
+            web.post(path, json={"jobs": [served.job]}), 409, "refused"
+        )
+        assert "has no tensorboard: pip install tensorboard" in problem["detail"]
     with http(instance, headers={"Authorization": f"Bearer {token}"}) as web:
-        path = "/api/v1/tensorboards"
         check_problem(web.post(path, json={"jobs": jobs}), 404, "not_found")
+        check_problem(web.post(path, json={"jobs": jobs[1:]}), 409, "refused")
         # What is on the PATH of others does not run as theirs.
-        answer = web.post(path, json={"jobs": jobs[1:]})
-        problem = check_problem(answer, 409, "refused")
-    assert "has no tensorboard: pip install tensorboard" in problem["detail"]
+        spec = web.get("/api/v1/jobs/tensorboard").json()["spec"]
+    assert (spec["user"], spec.get("environment", {})) == ("bea", {})

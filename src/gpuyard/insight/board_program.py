@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 EVENTS = re.compile(r"events\.out\.tfevents\.(\d{9,12})\.")
@@ -28,8 +29,6 @@ READY_S = 60.0
 # In /proc/net/tcp: 127.0.0.1, and the state of a port at which a program listens.
 HERE = "{:08X}".format(*struct.unpack("=I", socket.inet_aton("127.0.0.1")))
 LISTENS = "0A"
-# With this, a connection that is closed leaves no trace there.
-NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ShownJob:
@@ -68,9 +67,9 @@ def link_new(jobs: list[ShownJob], board: Path) -> int:
     return count
 
 
-def was_used(port: int) -> bool:
-    """Whether somebody is connected to a port of this machine, or was within the last
-    minute: browsers ask now and then, on connections that end at once.
+def states(port: int) -> Iterator[str]:
+    """What the kernel says of a port of 127.0.0.1: the state of each connection, and
+    of whoever listens.
     """
     wanted = f"{HERE}:{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -80,11 +79,21 @@ def was_used(port: int) -> bool:
             continue
         for line in lines:
             (local, remote, state) = line.split()[1:4]
-            # Who closes first keeps the trace.
-            is_it = local.endswith(wanted) or remote.endswith(wanted)
-            if is_it and state != LISTENS:
-                return True
-    return False
+            # Who has closed first keeps the trace.
+            if local.endswith(wanted) or remote.endswith(wanted):
+                yield state
+
+
+def was_used(port: int) -> bool:
+    """Whether somebody is connected to a port of this node, or was within the last
+    minute: browsers ask now and then, on connections that end at once.
+    """
+    return any(state != LISTENS for state in states(port))
+
+
+def is_open(port: int) -> bool:
+    """Whether a program listens on a port of this node."""
+    return LISTENS in states(port)
 
 
 def say(line: str) -> None:
@@ -98,16 +107,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def answers(port: int) -> bool:
-    """Whether a program listens on a port of this node."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-            return True
-    except OSError:
-        return False
 
 
 def main(arguments: list[str]) -> int:
@@ -143,7 +142,7 @@ def serve(
 ) -> int:
     """Link new event files until nobody looks any more; the exit code."""
     started = time.monotonic()
-    while not answers(port):
+    while not is_open(port):
         if process.poll() is not None or time.monotonic() - started > READY_S:
             say("TensorBoard did not start to listen")
             return 1

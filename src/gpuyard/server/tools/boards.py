@@ -25,6 +25,7 @@ from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.permissions import identity_of, rights_of
+from gpuyard.server.present import present_jobs
 
 IDLE_S = 600.0
 """So long it runs while nobody looks."""
@@ -103,9 +104,18 @@ async def port_of(app_state: AppState, board_id: str) -> int:
     lines = said.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     raise RefusedError(
-        f"TensorBoard did not start: {last or 'its job said nothing'}",
+        f"TensorBoard did not start: {last or _end_of(app_state, board_id)}",
         f"`gpuyard show {board_id[-8:]}` says why its job ended.",
     )
+
+
+def _end_of(app_state: AppState, job_id: str) -> str:
+    """Why a job ended that has printed nothing."""
+    row = app_state.queries.job(job_id)
+    assert row is not None
+    (job,) = present_jobs(app_state, [row])
+    message = job.attempts[-1].message if job.attempts else None
+    return message or f"{job.state}, {job.reason or 'for no known reason'}"
 
 
 def _project_of(
@@ -135,7 +145,8 @@ def _own_boards(app_state: AppState, user: str | None) -> dict[str, str]:
     submitters = app_state.queries.submitters_of([row["id"] for row in rows])
     boards: dict[str, str] = {}
     for row in rows:
-        label = (row["labels"] or {}).get(LABEL)
+        labels: Mapping[str, str] = row["labels"] or {}
+        label = labels.get(LABEL)
         if label and submitters.get(row["id"]) == user:
             boards.setdefault(label, row["id"])
     return boards
