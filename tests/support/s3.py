@@ -1,5 +1,5 @@
 """An S3 server, with a bucket of its own for each test that asks: moto's, or the one
-that GPUYARD_S3 names (`s3rver`).
+that GPUYARD_S3 names. `nanio` keeps objects on the disk and checks each signature.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.environments import make_python
 from tests.support.ports import free_port
 from tests.support.s3rver import s3rver_command
 from tests.support.wait import wait_until
@@ -37,10 +38,14 @@ class S3:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def needs_moto(self, otherwise: str) -> None:
+        """Skip the test on another server, which is like that."""
+        if self.folder:
+            pytest.skip(f"nanio {otherwise}")
+
     def service(self, name: str) -> Any:
         """A client of another service of moto's server."""
-        if self.folder:
-            pytest.skip("this server knows S3 only")
+        self.needs_moto("knows S3 only")
         return _client(self.port, name)
 
 
@@ -111,14 +116,22 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     root = tmp_path_factory.mktemp("s3")
     module = [sys.executable, "-m", "tests.support.s3_server"]
     server = [*module, "-H", "127.0.0.1", "-p", str(port)]
-    place = Path(__file__).parents[2]
     folder = None
-    if os.environ.get("GPUYARD_S3") == "s3rver":
+    if os.environ.get("GPUYARD_S3") == "nanio":
         folder = root / "buckets"
         folder.mkdir()
-        (server, place) = s3rver_command(port, folder, KEY, SECRET)
+        server = [str(make_python("nanio", ["nanio==0.1.7"])), "-m", "nanio", "serve"]
+        server += ["--host", "127.0.0.1", "--port", str(port)]
+        server += ["--data-dir", str(folder), "--no-access-log"]
+    keys = {"NANIO_ACCESS_KEY": KEY, "NANIO_SECRET_KEY": SECRET}
     with (root / "log").open("wb") as log:
-        process = subprocess.Popen(server, cwd=place, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            server,
+            cwd=Path(__file__).parents[2],
+            env=os.environ | keys,
+            stdout=log,
+            stderr=log,
+        )
     try:
         wait_until(
             lambda: process.poll() is not None or _listens(port), what="the S3 server"

@@ -245,20 +245,29 @@ class BucketStore(Bucket, BaseBlobStore):
 
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
         # A blob of which only a part is there is written again.
-        there = self._ask(self._objects.head, blob.sha256)
-        if there and there["size"] == blob.size:
+        if self._has_whole(blob):
             with self._explained():
                 self._objects.put(blob_key(blob.sha256) + _AGAIN, b"")
             return
         file.seek(0)
         part = max(_PART_BYTES, math.ceil(blob.size / _MAX_PARTS))
         with self._explained():
-            self._objects.put(
-                blob_key(blob.sha256),
-                file,
-                chunk_size=part,
-                max_concurrency=_PARTS_AT_ONCE,
-            )
+            try:
+                self._objects.put(
+                    blob_key(blob.sha256),
+                    file,
+                    chunk_size=part,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
+            except FileNotFoundError:
+                # The upload has ended, and the answer that said so was lost: some
+                # servers know nothing of it when they are asked to end it again.
+                if not self._has_whole(blob):
+                    raise
+
+    def _has_whole(self, blob: Blob) -> bool:
+        found = self._ask(self._objects.head, blob.sha256)
+        return found is not None and found["size"] == blob.size
 
     def _ask(self, call: Callable[[str], T], sha256: str, behind: str = "") -> T | None:
         """Run `call` for the blob, or for the object with `behind` at the end of its

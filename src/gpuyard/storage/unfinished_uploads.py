@@ -27,6 +27,7 @@ _PROBE = "probe"
 _SIGNED_FOR = timedelta(minutes=1)
 _TIMEOUT_S = 60.0
 _NOT_FOUND = 404
+_NOT_IMPLEMENTED = 501
 # So many pages of a thousand are read at a time.
 _MOST_PAGES = 100
 # Of blobs of ours, below the prefix; what others upload there is not ours to abort.
@@ -120,6 +121,8 @@ def _uploads(web: "httpx.Client", access: _Access) -> Iterator[Upload]:
     query = {"uploads": "", "prefix": access.prefix}
     for _ in range(_MOST_PAGES):
         answer = web.get(access.url("GET", "", query))
+        if answer.status_code == _NOT_IMPLEMENTED:
+            return  # not every server that speaks S3 lists them
         answer.raise_for_status()
         page = ElementTree.fromstring(answer.content)
         for element in page.iterfind("{*}Upload"):

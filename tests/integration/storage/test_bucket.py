@@ -91,10 +91,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_under_the_name(
 def test_a_lost_answer_to_the_last_request_does_no_harm(bucket: Bucket, proxy: Proxy):
     blobs = open_blobs(bucket.url, {})
     proxy.cut_at(b"<COMPLETEMULTIPARTUPLOAD", delivered=True)
-    try:
-        blobs.put(io.BytesIO(PARTS))
-    except BucketError:
-        blobs.put(io.BytesIO(PARTS))
+    blobs.put(io.BytesIO(PARTS))
     assert proxy.cuts == 1
     assert bucket.objects() == [NAME]
 
@@ -123,6 +120,8 @@ def test_old_uploads_that_nobody_ended_are_aborted_and_others_stay(bucket: Bucke
     blobs = open_blobs(bucket.url, {})
     # To moto, all were begun in November 2010.
     begun = datetime(2010, 11, 10, tzinfo=UTC).timestamp()
+    if bucket.s3.folder:
+        begun = time.time()
     assert blobs.abort_unfinished(begun - 86_400) == 0
     assert len(bucket.unfinished()) == 3
     assert blobs.abort_unfinished(begun + 86_400) == 1
@@ -156,6 +155,7 @@ def test_requests_are_signed_as_the_library_signs_them(bucket: Bucket):
 
 
 def test_killed_in_the_middle_and_again(bucket: Bucket, tmp_path: Path):
+    assert bucket.unfinished() == []
     command = [sys.executable, "-c", CHILD, bucket.url, "200000000"]
     child = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
     wait_until(
@@ -238,7 +238,8 @@ def test_a_bucket_that_goes_is_not_a_missing_blob(bucket: Bucket):
         blobs.open(DIGEST)
 
 
-def test_wrong_credentials(bucket: Bucket):
+def test_wrong_credentials(bucket: Bucket, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with enforced(bucket):
         said = refusals(BucketStore(bucket.url))
     for text in said:
@@ -401,7 +402,10 @@ def check_all(blobs: BucketStore) -> None:
 
 @contextmanager
 def enforced(bucket: Bucket) -> Iterator[None]:
-    """The server looks at signatures and rights."""
+    """The server looks at signatures and rights: moto's does not by itself."""
+    if bucket.s3.folder:
+        yield
+        return
     httpx.post(
         f"{bucket.s3.endpoint}/moto-api/reset-auth", content=b"0"
     ).raise_for_status()
