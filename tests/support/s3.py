@@ -17,7 +17,6 @@ import pytest
 
 from tests.support.environments import make_python
 from tests.support.ports import free_port
-from tests.support.s3rver import s3rver_command
 from tests.support.wait import wait_until
 
 KEY = "AKIAIOSFODNN7EXAMPLE"
