@@ -171,7 +171,7 @@ def test_vllm_pads_words_and_repeats_kv_heads(tmp_path: Path) -> None:
     ("config", "words"),
     [
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope 'yarn'"),
         ({"quantization_config": {"quant_method": "fp8"}}, "has rounded weights"),
         ({"rope_scaling": "yarn"}, "states something odd"),
     ],

@@ -1,7 +1,6 @@
 """What a model looks like, from its own `config.json`."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +8,7 @@ from typing import Any, cast
 from .errors import RunError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "deepseek_v3")
-ROPES = ("default", "linear", "llama3", "yarn")
+ROPES = ("default", "linear", "llama3")
 TIED_BY_DEFAULT = ("gemma",)
 """Families whose head is the embedding unless `config.json` says otherwise."""
 HEAD_SIZES = {"gemma": 256, "qwen3": 128}
@@ -67,8 +66,7 @@ class DecoderShape:
     `windows` is the attention window of each layer in tokens, or None for all. `rope`
     holds `rope_type`, `rope_theta` and the numbers of its scaling. `norm_offset` is
     added to the weights of norms, `embedding_scale` multiplies embeddings.
-    `attention_scale` multiplies the products of queries and keys; None is one by the
-    root of `head_size`. `has_head_norms` tells of norms of queries and keys.
+    `has_head_norms` tells of norms of queries and keys.
     """
 
     family: str
@@ -91,7 +89,6 @@ class DecoderShape:
     activation: str = "silu"
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
-    attention_scale: float | None = None
     has_head_norms: bool = False
     experts: ExpertsShape | None = None
     latent: LatentShape | None = None
@@ -180,7 +177,6 @@ def _shape(folder: Path, family: str, config: dict[str, Any]) -> DecoderShape:
         activation=_activation(folder, family, config),
         norm_offset=1.0 if family == "gemma" else 0.0,
         embedding_scale=hidden**0.5 if family == "gemma" else 1.0,
-        attention_scale=_yarn_scale(rope, head_size) if latent else None,
         has_head_norms=family == "qwen3",
         experts=_experts(family, config),
         latent=latent,
@@ -235,15 +231,6 @@ def _latent(folder: Path, config: dict[str, Any]) -> LatentShape:
         rotated=config["qk_rope_head_dim"],
         is_interleaved=bool(config.get("rope_interleave", True)),
     )
-
-
-def _yarn_scale(rope: dict[str, Any], head_size: int) -> float | None:
-    """Return the attention scale of a model whose context yarn has lengthened."""
-    factor = rope.get("factor") or 1.0
-    share = rope.get("mscale_all_dim")
-    if rope["rope_type"] == "default" or not share or factor <= 1:
-        return None
-    return head_size**-0.5 * (0.1 * share * math.log(factor) + 1.0) ** 2
 
 
 def _windows(
