@@ -217,6 +217,7 @@ def test_a_service_account_has_tokens_that_are_replaced_and_revoked(
     with signed_in(instance, browser, "/people?show=service+accounts") as page:
         opener = page.get_by_role("button", name="Add a service account")
         opener.click()
+        expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(opener).to_be_focused()
         opener.click()
