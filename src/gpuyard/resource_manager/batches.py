@@ -181,7 +181,10 @@ class Batches:
             row = self._core.queries.job(worker.job_id) or {}
             attempts = self._core.queries.attempts_of([worker.job_id])
         except LedgerError:
-            # If memory was read again, there is a new object for this batch.
+            if self.live.get(batch.id) is not batch:
+                # Memory was read again, and in it the worker has not ended. To decide
+                # at once would end it again, and so on while the disk is full.
+                return
             row = {}
             attempts = {}
         counts = Reason.of(row.get("reason")).counts_against_batch

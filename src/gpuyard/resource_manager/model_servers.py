@@ -93,14 +93,15 @@ class ModelServers:
         commit, when memory cannot be trusted. Those that the settings would start in
         another way, or not at all, are ended.
         """
-        for resident in self.live.values():
+        before = dict(self.live)
+        for resident in before.values():
             self._disconnect(resident)
         self.live.clear()
         live_jobs = self._core.view.jobs.values()
         jobs = [job.id for job in live_jobs if job.kind == JobKind.MODEL]
         for job_id, spec in self._core.queries.specs(jobs).items():
             if self.is_started and self._is_as_configured(spec):
-                self._adopt(job_id, spec, jobs)
+                self._adopt(job_id, spec, jobs, before.get(job_id))
             else:
                 log.info("a model server is ended", model=spec["model"], job=job_id)
                 self._core.spawn(
@@ -125,11 +126,20 @@ class ModelServers:
         )
 
     def _adopt(
-        self, job_id: str, spec: Mapping[str, Any], model_jobs: Collection[str]
+        self,
+        job_id: str,
+        spec: Mapping[str, Any],
+        model_jobs: Collection[str],
+        before: Resident | None,
     ) -> None:
-        """Look after a server that an earlier gpuyard server has started."""
+        """Look after a server that runs already. `before`: what looked after it until
+        memory was read again.
+        """
         place = ModelPlace.read(spec["provider_options"])
         resident = Resident(spec["model"], job_id, place.gpus, place.port)
+        if before:
+            # It may be on its way to sleep: nobody can take that request back.
+            resident.changing = before.changing
         may_sleep = self._specs[resident.model].sleeps
         has_begun = not self.is_waiting(resident)
         has_lost_gpu = self._bookings.booked_by_others(place.gpus, model_jobs)
@@ -298,18 +308,18 @@ class ModelServers:
     async def _change_sleep(self, resident: Resident, *, to_sleep: bool) -> None:
         """Put the server to sleep or wake it; end it if it does not obey."""
         assert self._client
-        resident.is_changing = True
         try:
-            # It may wake only after the booking of its GPU is committed.
-            await self._core.committed()
-            spec = self._specs[resident.model]
-            await change_sleep(resident, spec, self._client, to_sleep=to_sleep)
+            async with resident.changing:
+                # It may wake only after the booking of its GPU is committed.
+                await self._core.committed()
+                if self.live.get(resident.job_id) is not resident:
+                    return  # memory was read again, so nobody has decided this
+                spec = self._specs[resident.model]
+                await change_sleep(resident, spec, self._client, to_sleep=to_sleep)
         except UnhealthyError as error:
             resident.fault = str(error)
             await self._requests.cancel(resident.job_id)
             return
-        finally:
-            resident.is_changing = False
         if self.live.get(resident.job_id) is not resident:
             return  # memory was read again, with a new object for this server
         move = Switch.UNLOAD if to_sleep else Switch.WAKE
@@ -340,6 +350,8 @@ class ModelServers:
             await asyncio.sleep(_START_CHECK_EVERY_S)
         if has_waited:
             self._on_change()  # others may start beside it now
+        async with resident.changing:
+            pass  # only now does it say truly whether it sleeps
         spec = self._specs[resident.model]
         try:
             if self.node_of(resident).joined:

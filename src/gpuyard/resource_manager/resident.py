@@ -55,10 +55,10 @@ class Resident:
     `since`: when its phase began (monotonic seconds). `replica`: exists once the server
     answers. `health_task` checks its health, and `fault` is what that found wrong.
     `must_leave`: it leaves its GPUs once its requests are answered; with `must_unload`
-    it may not sleep instead. `is_changing`: it is being put to sleep or woken. `gone`
-    is set when its job has ended. `booted_here`: the first health check failed, so this
-    gpuyard server observes its boot. `node_port`: what leads to it on a machine that
-    has joined, from the port `port_here`.
+    it may not sleep instead. `changing` is held while it is put to sleep or woken.
+    `gone` is set when its job has ended. `booted_here`: the first health check failed,
+    so this gpuyard server observes its boot. `node_port`: what leads to it on a machine
+    that has joined, from the port `port_here`.
     """
 
     model: str
@@ -72,7 +72,7 @@ class Resident:
     fault: str = ""
     must_leave: bool = False
     must_unload: bool = False
-    is_changing: bool = False
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     booted_here: bool = False
     node_port: NodePort | None = None
@@ -103,6 +103,11 @@ class Resident:
         if self.node_port:
             self.node_port.close()
             self.node_port = None
+
+    @property
+    def is_changing(self) -> bool:
+        """True while it is being put to sleep or woken."""
+        return self.changing.locked()
 
     def drain(self) -> None:
         """Give it no more requests."""

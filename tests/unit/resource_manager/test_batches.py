@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.scripts import Scripts, ScriptSpec
 from gpuyard.residency.item_assignment import BatchGpu, plan_batch
 from gpuyard.resource_manager.batch import Batch, Item, Worker
@@ -77,6 +78,27 @@ def test_a_batch_whose_workers_cannot_start_says_why() -> None:
         asyncio.run(batches._note_worker_end(batch, worker))
     (failed,) = batches._note_losses(batch)
     assert failed.info["reason"] == "python cannot be run by ann"
+
+
+def test_the_end_of_a_worker_that_is_not_committed_causes_no_decision() -> None:
+    """While the disk is full, each decision would end the worker again, and the server
+    would never rest.
+    """
+
+    async def full() -> None:
+        raise LedgerError("the disk is full")
+
+    decisions: list[int] = []
+    core = core_with({})
+    core.committed = full
+    core.schedule = lambda: decisions.append(1)
+    none: Any = None
+    batches = Batches(core, none, none)
+    read_again: Any = FakeBatch()
+    batches.live[FakeBatch.id] = read_again
+    of_before: Any = FakeBatch()
+    asyncio.run(batches._note_worker_end(of_before, Worker("job_1", None)))
+    assert decisions == []
 
 
 def test_a_later_time_to_decide_does_not_replace_an_earlier_one():
