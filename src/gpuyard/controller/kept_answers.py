@@ -31,7 +31,7 @@ class KeptAnswer(Generic[Answer]):
     problem: str = ""
 
 
-class _Question(Generic[Answer]):
+class _AskedProvider(Generic[Answer]):
     """What is asked of one provider. Times are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class KeptAnswers(Generic[Answer]):
         self._rest_s = max(rest_s, keep_s)
         self._patience_s = patience_s
         self._timeout_s = timeout_s
-        self._questions: dict[str, _Question[Answer]] = {}
+        self._questions: dict[str, _AskedProvider[Answer]] = {}
 
     async def look(self, names: Iterable[str]) -> Mapping[str, KeptAnswer[Answer]]:
         """The newest answer of each of these providers. None of them fails: what went
         wrong stands in the answers.
         """
         questions = {
-            name: self._questions.setdefault(name, _Question()) for name in names
+            name: self._questions.setdefault(name, _AskedProvider()) for name in names
         }
         now = time.monotonic()
         for name, question in questions.items():
@@ -80,7 +80,7 @@ class KeptAnswers(Generic[Answer]):
         await asyncio.gather(*map(self._wait, questions.values()))
         return {name: self._answer(question) for name, question in questions.items()}
 
-    async def _wait(self, question: _Question[Answer]) -> None:
+    async def _wait(self, question: _AskedProvider[Answer]) -> None:
         if question.asking is None:
             return
         left_s = question.begun_at + self._patience_s - time.monotonic()
@@ -89,14 +89,14 @@ class KeptAnswers(Generic[Answer]):
                 # Others wait for it, too.
                 await asyncio.shield(question.asking)
 
-    def _answer(self, question: _Question[Answer]) -> KeptAnswer[Answer]:
+    def _answer(self, question: _AskedProvider[Answer]) -> KeptAnswer[Answer]:
         if question.asking is None:
             return question.answer
         waited_s = time.monotonic() - question.begun_at
         problem = f"it has not answered for {waited_s:.0f} s"
         return replace(question.answer, problem=problem)
 
-    async def _put(self, name: str, question: _Question[Answer]) -> None:
+    async def _put(self, name: str, question: _AskedProvider[Answer]) -> None:
         """Ask, and note what came of it."""
         problem = ""
         try:

@@ -12,6 +12,7 @@ GpuyardError
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
 ├── ForbiddenError             not for the holder of this token           403  exit 4
 ├── RequestRefusedError        the server does not take the request       400  exit 4
+│   ├── WrongMethodError       the address is asked with another method  405
 │   ├── TooSlowError           it arrives too slowly                      408
 │   ├── TooLargeError          its body is over the limit                 413
 │   ├── WrongHostError         it names a host that is not this server    421

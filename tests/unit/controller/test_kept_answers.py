@@ -124,7 +124,8 @@ async def test_a_cloud_that_fails_is_left_alone_and_hides_no_other() -> None:
 
 
 async def test_what_is_slow_delays_nobody_and_its_last_answer_stays() -> None:
-    slow, quick = Cloud("i-1"), Cloud("i-2")
+    slow = Cloud("i-1")
+    quick = Cloud("i-2")
     clouds = {"slow": slow, "quick": quick}
 
     async def ask(name: str) -> int:

@@ -20,7 +20,7 @@ _MIXTRAL = ("w1", "w3", "w2")
 """The matrices of an expert: gate, up and down."""
 
 
-class Place(Protocol):
+class MoveTensor(Protocol):
     """Moves a tensor to its device, and to the precision of the run or float32."""
 
     def __call__(self, tensor: Tensor, *, is_exact: bool = False) -> Tensor:
@@ -36,7 +36,7 @@ class LayerReader:
         shape: DecoderShape,
         tp_size: int,
         checkpoint: CheckpointReader,
-        place: Place,
+        place: MoveTensor,
     ) -> None:
         self._shape = shape
         self._tp_size = tp_size

@@ -10,7 +10,7 @@ from .decoder_shape import DecoderShape
 from .feed_forward import FeedForward
 from .head_projection import HeadProjection
 from .launch import Mesh
-from .layer_reader import LayerReader, Place
+from .layer_reader import LayerReader, MoveTensor
 from .linear import Linear, Norm
 
 
@@ -54,7 +54,7 @@ def stage_layers(layers: int, stages: int, stage: int) -> range:
 
 
 def load_model_weights(
-    shape: DecoderShape, mesh: Mesh, checkpoint: CheckpointReader, place: Place
+    shape: DecoderShape, mesh: Mesh, checkpoint: CheckpointReader, place: MoveTensor
 ) -> Weights:
     """Read this rank's weights and nothing else.
 
