@@ -1,6 +1,7 @@
 """TensorBoards on demand: which one whoever asks gets, and the port at which it listens."""
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from gpuyard.domain.users import Role
 from gpuyard.server.app_state import AppState
 from gpuyard.server.permissions import IDENTITY_KEY
 from gpuyard.server.tools.boards import MOST_BOARDS, listening_board
+from gpuyard.server.tools.links import link_to
 
 pytestmark = pytest.mark.anyio
 
@@ -31,10 +33,14 @@ class Instance:
         self.said = said
         self.boards: list[dict[str, Any]] = []
         self.ending: set[str] = set()
+        self.readers: set[int] = set()
         queries = SimpleNamespace(
             jobs_page=lambda **_: list(reversed(self.boards)),
-            submitters_of=lambda ids: dict.fromkeys(ids, "ann"),
+            submitters_of=lambda ids: dict.fromkeys(self._read_ids(ids), "ann"),
+            projects_of_jobs=lambda ids: dict.fromkeys(self._read_ids(ids)),
         )
+        sessions = SimpleNamespace(code=lambda *_: "code")
+        door = SimpleNamespace(sessions=sessions, link=lambda *_: "http://tools")
         controller = SimpleNamespace(
             access=SimpleNamespace(may=lambda *_: True, rights_of=lambda _: None),
             projects=SimpleNamespace(by_name={}),
@@ -45,8 +51,13 @@ class Instance:
         self.app_state = SimpleNamespace(
             queries=queries,
             controller=controller,
+            tools_door=door,
             board_turns=defaultdict[str | None, asyncio.Lock](asyncio.Lock),
         )
+
+    def _read_ids(self, ids: Sequence[str]) -> Sequence[str]:
+        self.readers.add(threading.get_ident())
+        return ids
 
     async def _accept(self, raw: list[msgspec.Raw], **_: object) -> list[Any]:
         await asyncio.to_thread(int)  # others look meanwhile which boards there are
@@ -64,6 +75,10 @@ class Instance:
         for data in self.said:
             yield LogPart(1, 0, data)
 
+    def request(self) -> Request:
+        """One of ann's."""
+        return Request({"type": "http", IDENTITY_KEY: Identity("ann", Role.MEMBER)})
+
     async def ask(self, job_id: str = "job_a") -> tuple[str, int]:
         """The board over a job, and its port."""
         job = SimpleNamespace(
@@ -75,11 +90,8 @@ class Instance:
             started_at=1.0,
             ended_at=2.0,
         )
-        identity = Identity("ann", Role.MEMBER)
-        request = Request({"type": "http", IDENTITY_KEY: identity})
-        return await listening_board(
-            cast(AppState, self.app_state), [cast(Job, job)], request
-        )
+        app_state = cast(AppState, self.app_state)
+        return await listening_board(app_state, [cast(Job, job)], self.request())
 
 
 async def test_tabs_that_ask_at_the_same_time_get_one_board() -> None:
@@ -108,3 +120,13 @@ async def test_a_board_that_says_much_is_found_again() -> None:
     noise = b"W0101 a warning\n" * 1000
     instance = Instance([b"a" + noise + LISTENS[:9], LISTENS[9:] + noise])
     assert await instance.ask() == ("job_0", 7)
+
+
+async def test_the_ledger_is_read_beside_the_event_loop() -> None:
+    """Others wait for that."""
+    instance = Instance()
+    job_id, port = await instance.ask()
+    app_state = cast(AppState, instance.app_state)
+    await link_to(app_state, job_id, port, instance.request(), shown=["job_a"])
+    assert instance.readers
+    assert threading.get_ident() not in instance.readers
