@@ -190,7 +190,10 @@ function useSeriesOf(ids: readonly string[]): { items: Series[]; errors: Error[]
     };
     const end = feed.listen(({ job_id: id, kind }) => {
       if (kind !== "job.progress" || !id || !ids.includes(id) || waiting.has(id)) return;
-      waiting.set(id, setTimeout(() => ask(id), PAUSE_S * 1000));
+      waiting.set(
+        id,
+        setTimeout(() => ask(id), PAUSE_S * 1000),
+      );
     });
     ids.forEach(ask);
     return () => {
