@@ -119,7 +119,7 @@ def link(file: Path, board: Path, name: Path) -> None:
         place.symlink_to(file)
 
 
-class Connection(NamedTuple):
+class PortUse(NamedTuple):
     """What the kernel says of a connection, or of whoever listens: its state, and the
     account that has it.
     """
@@ -128,8 +128,8 @@ class Connection(NamedTuple):
     uid: int
 
 
-def connections(port: int) -> Iterator[Connection]:
-    """Those of a port of 127.0.0.1, and whoever listens there."""
+def uses(port: int) -> Iterator[PortUse]:
+    """Of a port of 127.0.0.1: of each connection, and of whoever listens."""
     wanted = f"{HERE}:{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -141,21 +141,21 @@ def connections(port: int) -> Iterator[Connection]:
             (local, remote, state) = words[1:4]
             # Who has closed first keeps the trace.
             if local.endswith(wanted) or remote.endswith(wanted):
-                yield Connection(state, int(words[7]))
+                yield PortUse(state, int(words[7]))
 
 
 def was_used(port: int) -> bool:
     """Whether somebody is connected to a port of this node, or was within the last
     minute: browsers ask now and then, on connections that end at once.
     """
-    return any(one.state != LISTENS for one in connections(port))
+    return any(one.state != LISTENS for one in uses(port))
 
 
 def is_open(port: int, uid: int) -> bool:
     """Whether a program of this account listens on a port of this node. Another one may
     have taken the port, and pose as TensorBoard.
     """
-    return Connection(LISTENS, uid) in connections(port)
+    return PortUse(LISTENS, uid) in uses(port)
 
 
 def say(line: str) -> None:
