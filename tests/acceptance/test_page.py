@@ -190,9 +190,11 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     instance: TestInstance, page: Page
 ) -> None:
     loss = "GPUYARD_METRIC " + '{"step": 1, "loss": 4}'
-    first = instance.submit(["echo", loss], name="twin")
-    job = instance.submit(["echo", loss], name="other", held=True)
-    instance.wait(first)
+    later = "GPUYARD_METRIC " + '{"step": 2, "loss": 3}'
+    goes_on = f"echo '{loss}'; until [ -e on ]; do sleep 0.05; done; echo '{later}'"
+    first = instance.submit(["sh", "-c", goes_on], name="twin")
+    logged = "GPUYARD_METRIC " + '{"step": 1, "loss": 4, "tensorboard/accuracy": 1}'
+    job = instance.submit(["echo", logged], name="other", held=True)
     page.goto(f"{instance.address().url}/jobs/{job}")
     state = page.locator(".head .badge")
     expect(state).to_have_text("held")
@@ -209,6 +211,17 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     expect(page.get_by_role("img", name=both)).to_be_visible()
     assert first in page.url
     check_for_all(page)
+    (instance.work / "on").touch()
+    both = re.compile(f"^loss: loss from 4 to 4, loss of {first[-8:]} from 4 to 3")
+    expect(page.get_by_role("img", name=both)).to_be_visible()
+    # One that is gone takes no other with it.
+    page.goto(f"{page.url},job_{'0' * 32}")
+    expect(page.get_by_role("alert")).to_contain_text("There is no job")
+    expect(page.get_by_role("img", name=both)).to_be_visible()
+    page.get_by_role("button", name="Without 00000000").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    # This server has no port for tools.
+    expect(page.get_by_role("button", name="TensorBoard")).to_have_count(0)
 
 
 def test_a_job_is_submitted_at_times_until_its_schedule_is_deleted(

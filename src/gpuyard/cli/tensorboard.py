@@ -47,7 +47,7 @@ def tensorboard(
 ) -> None:
     """Show the event files of jobs in TensorBoard, side by side, until Ctrl-C.
 
-    TensorBoard runs as a job in the folder of the jobs, and its port is forwarded to
+    TensorBoard runs as a job on the node of the jobs, and its port is forwarded to
     this machine. It needs `tensorboard` in the Python of this shell.
 
     With --link, the server leads a browser there instead. The link signs one browser
@@ -56,7 +56,7 @@ def tensorboard(
     """
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
-    from gpuyard.client.bodies import shell_environment
+    from gpuyard.client.bodies import current_folder, shell_environment
     from gpuyard.domain.units import seconds
     from gpuyard.insight.boards import BOARD_LISTENS, board_body
 
@@ -72,7 +72,8 @@ def tensorboard(
     with connect(patient=True) as client:
         handles = [client.job(name) for name in dict.fromkeys(jobs)]
         shown = [handle.info for handle in handles]
-        board = client.run(board_body(shown, idle_s, shell_environment()))
+        body = board_body(shown, idle_s, shell_environment(), current_folder())
+        board = client.run(body)
         try:
             remote = port_printed(board, BOARD_LISTENS, "TensorBoard")
             node = client.call(job_calls.forward_place(board.id, remote))

@@ -75,7 +75,8 @@ class JobStreams:
         if job is None:
             row = self._core.queries.job(job_id) or {}
             raise RefusedError(
-                f"{job_id} is over ({row.get('state')}), so nothing of it runs."
+                f"{job_id} is over ({row.get('state')}), so nothing of it runs.",
+                f"`gpuyard show {job_id[-8:]}` says why it ended.",
             )
         attempt = self._core.view.attempts.get(job.attempt_id or "")
         if attempt is None or job.state in (JobState.QUEUED, JobState.ASSIGNED):
@@ -95,7 +96,8 @@ class JobStreams:
                 " silent."
             )
         if attempt.state is AttemptState.ENDING:
-            raise RefusedError(f"{job_id} is being ended.")
+            remedy = f"`gpuyard show {job_id[-8:]}` says why; start it anew."
+            raise RefusedError(f"{job_id} is being ended.", remedy)
         return attempt, provider
 
     def _silent(self, attempt: LiveAttempt) -> str:

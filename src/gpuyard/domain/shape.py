@@ -24,9 +24,10 @@ class Shape:
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
     places. `portable`: it may run on machines that have joined, which have none of the
     server's folders: it brings its code along, or the settings say that its files are
-    there. `artifacts`: files that it leaves are kept. `datasets`: it reads some.
-    `model`: it is a prompt for this model, and takes no place on a node; then
-    `gpu_uuids` are the GPUs whose server it prefers.
+    there. A command that is `live` needs those folders as they are. `artifacts`: files
+    that it leaves are kept. `datasets`: it reads some. `model`: it is a prompt for this
+    model, and takes no place on a node; then `gpu_uuids` are the GPUs whose server it
+    prefers.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -156,7 +157,9 @@ def _is_portable(spec: JobSpec) -> bool:
     """Whether the job needs no folder of the machine where it was submitted."""
     is_command = spec.kind is JobKind.COMMAND
     has_code = is_command and spec.submitted_code
-    needs_folder = bool(spec.workspace or (spec.workdir and not has_code))
+    is_live = is_command and spec.live
+    has_folder = spec.workdir and not has_code
+    needs_folder = bool(spec.workspace or is_live or has_folder)
     is_everywhere = is_command or _is_said_to_be_everywhere(spec)
     return is_everywhere and not (needs_folder or spec.image)
 

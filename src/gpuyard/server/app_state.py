@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,8 @@ class AppState:
     and `end_notices` started. `agents_door` is there where machines may join.
     `tools_door` is there where browsers may open what jobs serve, on the server that
     leads. `election` is there where several servers may share the ledger. `sign_in` and
-    `watched` are made with the application. `leads` becomes true when this one
+    `watched` are made with the application. `board_turns` has a lock for each user,
+    under which their TensorBoards are looked up and started. `leads` becomes true when this one
     schedules, and stays so: a server that may lead no longer calls `start_over`, which
     does not return.
     """
@@ -81,6 +83,9 @@ class AppState:
     watched: "WatchedAnswers" = field(init=False)
     series: SeriesSummaries = field(init=False)
     throughput: JobThroughput = field(init=False)
+    board_turns: defaultdict[str | None, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:

@@ -182,6 +182,10 @@ def test_defaults_are_what_the_contract_says():
     assert Shape.of(spec) == Shape(cpus=1.0, portable=True)
 
 
+def test_a_live_command_stays_where_the_folders_of_the_server_are():
+    assert not Shape.of(parse_spec({"command": ["true"], "live": True})).portable
+
+
 def test_asking_for_gpus_without_a_count_asks_for_one():
     assert (
         parse_spec(

@@ -50,64 +50,170 @@ def test_a_job_has_the_event_files_that_it_has_begun(tmp_path: Path) -> None:
     assert link_new(jobs, board) == 3
 
 
+def test_only_files_of_the_job_itself_are_shown(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shown = event_file(work, 1_000_000_100)
+    os.mkfifo(work / "events.out.tfevents.1000000101.pipe")
+    secret = event_file(tmp_path / "elsewhere", 1_000_000_102)
+    (work / secret.name).symlink_to(secret)
+    job = ShownJob("a", str(work), "1000000000", "")
+    assert job.event_files() == [shown]
+
+
+def test_a_board_goes_on_when_a_file_becomes_a_folder(tmp_path: Path) -> None:
+    """What was linked is the folder of a job now: nothing is made there."""
+    file = event_file(tmp_path / "work", 1_000_000_100)
+    job = ShownJob("a", str(tmp_path / "work"), "1000000000", "")
+    board = tmp_path / "board"
+    assert link_new([job], board) == 1
+    file.unlink()
+    event_file(file, 1_000_000_200)
+    event_file(file / "below", 1_000_000_200)
+    later = event_file(tmp_path / "work" / "later", 1_000_000_300)
+    assert link_new([job], board) == 1
+    assert (board / "a" / "later" / later.name).resolve() == later
+    assert not [path for path in file.rglob("*") if path.is_symlink()]
+
+
+def test_a_job_shows_so_many_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper = event_file(tmp_path, 1_000_000_100)
+    lower = event_file(tmp_path / "a", 1_000_000_100)
+    job = ShownJob("a", str(tmp_path), "1000000000", "")
+    assert job.event_files() == [upper, lower]
+    monkeypatch.setattr(board_program, "MOST_FILES", 1)
+    assert job.event_files() == [upper]
+    monkeypatch.setattr(board_program, "MOST_NAMES", 0)
+    assert job.event_files() == []
+
+
 def test_a_look_leaves_a_trace() -> None:
+    own = os.geteuid()
     with socket.create_server(("127.0.0.1", 0)) as server:
         (host, port) = server.getsockname()
         assert not was_used(port)
-        assert is_open(port)
+        assert is_open(port, own)
+        assert not is_open(port, own + 1), "another account has it"
         with socket.create_connection((host, port)) as browser:
             taken, _ = server.accept()
             assert was_used(port)
             taken.close()
             assert browser.recv(1) == b""
     assert was_used(port)  # a moment ago
-    assert not is_open(port)
+    assert not is_open(port, own)
 
 
-def run(site: Path, idle: str, work: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(board_program.__file__).read_text()
-    words = [sys.executable, "-", idle, "a", str(work), "0", ""]
-    return subprocess.run(
+def with_stand_in(site: Path) -> None:
+    (site / "tensorboard").mkdir()
+    (site / "tensorboard" / "__init__.py").touch()
+    (site / "tensorboard" / "main.py").write_text(STAND_IN)
+
+
+def start(site: Path, idle: str, *folders: Path) -> "subprocess.Popen[str]":
+    """It works in a folder of its own below `site`."""
+    words = [sys.executable, board_program.__file__, idle]
+    for folder in folders:
+        words += [folder.name, str(folder), "0", ""]
+    own = site / "own"
+    own.mkdir()
+    return subprocess.Popen(
         words,
-        input=program,
         env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
+        cwd=own,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
     )
 
 
+def run(site: Path, idle: str, *folders: Path) -> tuple[int, list[str]]:
+    """Its exit code, and what it says."""
+    process = start(site, idle, *folders)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said.splitlines()
+
+
 def test_it_ends_when_nobody_looks(tmp_path: Path) -> None:
-    (tmp_path / "tensorboard").mkdir()
-    (tmp_path / "tensorboard" / "__init__.py").touch()
-    (tmp_path / "tensorboard" / "main.py").write_text(STAND_IN)
-    done = run(tmp_path, "0.1", tmp_path / "work")
-    assert done.returncode == 0, done.stderr
-    (none, listens, last) = done.stdout.splitlines()
+    with_stand_in(tmp_path)
+    (tmp_path / "work").mkdir()
+    gone = tmp_path / "gone"
+    code, (missing, none, listens, last) = run(tmp_path, "0.1", tmp_path / "work", gone)
+    assert code == 0
+    assert missing == f"{gone} is not on this node, or your account may not read it"
     assert none == "These jobs have written no event files yet."
     assert listens.startswith("TensorBoard listens on port ")
     assert last == "nobody looked at it: it ends"
 
 
+def test_without_a_folder_here_it_does_not_start(tmp_path: Path) -> None:
+    with_stand_in(tmp_path)
+    code, (said,) = run(tmp_path, "0.1", tmp_path / "gone")
+    assert (code, "is not on this node" in said) == (4, True)
+
+
+def test_it_leaves_nothing_behind_when_it_is_cancelled(tmp_path: Path) -> None:
+    with_stand_in(tmp_path)
+    event_file(tmp_path / "work", 1_000_000_100)
+    process = start(tmp_path, "600", tmp_path / "work")
+    try:
+        assert process.stdout
+        assert process.stdout.readline().startswith("TensorBoard listens on port ")
+        assert [path.name[:14] for path in (tmp_path / "own").iterdir()] == [
+            "gpuyard-board-"
+        ]
+        process.terminate()
+        assert process.wait(timeout=60) == 143
+    finally:
+        process.kill()
+        process.communicate()
+    assert list((tmp_path / "own").iterdir()) == []
+
+
 def test_without_tensorboard_it_says_so(tmp_path: Path) -> None:
-    done = run(tmp_path, "1", tmp_path)
-    assert done.returncode == 3
-    assert "has no tensorboard: pip install tensorboard" in done.stdout
+    code, (said,) = run(tmp_path, "1", tmp_path)
+    assert code == 3
+    assert "has no tensorboard: pip install tensorboard" in said
 
 
 def test_nothing_is_imported_from_the_folder_of_a_job(tmp_path: Path) -> None:
-    (tmp_path / "tempfile.py").write_text("raise SystemExit(99)")
+    for name in ("tempfile.py", "sitecustomize.py"):
+        (tmp_path / name).write_text("raise SystemExit(99)")
     spec = {"workdir": str(tmp_path)}
     job = SimpleNamespace(
         name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
     )
-    body = board_body(cast("Any", [job]), 60, {})
+    body = board_body(cast("Any", [job]), 60, {"PYTHONPATH": ":/x"}, "/home/ann")
+    assert body["workdir"] is None, "it begins in a folder of its own"
     command = [sys.executable, *body["command"][1:]]
     done = subprocess.run(
-        command, input=body["stdin"], cwd=tmp_path, text=True, check=False
+        command,
+        input=body["stdin"],
+        env=body["environment"],
+        cwd=tmp_path,
+        text=True,
+        check=False,
     )
     assert done.returncode == 3  # there is no tensorboard
+
+
+def test_folders_are_found_as_where_the_job_ran() -> None:
+    spec = {"workdir": "/work"}
+    job = SimpleNamespace(
+        name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
+    )
+    given = {
+        "PATH": ".venv/bin:/bin:",
+        "PYTHONPATH": "src::/site",
+        "LD_LIBRARY_PATH": ":",
+        "LANG": "C",
+    }
+    body = board_body(cast("Any", [job]), 60, given, "/home/ann")
+    assert body["environment"] == {
+        "PATH": "/home/ann/.venv/bin:/bin",
+        "PYTHONPATH": "/home/ann/src:/site",
+        "LD_LIBRARY_PATH": "",
+        "LANG": "C",
+    }
 
 
 def test_the_job_names_each_run() -> None:
@@ -118,8 +224,7 @@ def test_the_job_names_each_run() -> None:
     second = SimpleNamespace(
         name="b", id="job_000002", spec=spec, started_at=3.0, ended_at=None
     )
-    body = board_body(cast("Any", [first, second]), 60, {"PATH": "/bin"})
-    assert body["environment"] == {"PATH": "/bin"}
+    body = board_body(cast("Any", [first, second]), 60, {}, "/home/ann")
     assert body["command"] == [
         *("python3", "-c", body["command"][2], "60"),
         *("a-000001", "/work", "1.0", "2.0"),
@@ -127,10 +232,10 @@ def test_the_job_names_each_run() -> None:
     ]
     second.started_at = None
     with pytest.raises(RefusedError, match="b has not begun"):
-        board_body(cast("Any", [second]), 60, {})
+        board_body(cast("Any", [second]), 60, {}, "/")
     first.spec = {"workdir": "/work", "image": "x"}
     with pytest.raises(RefusedError, match="it runs in a container"):
-        board_body(cast("Any", [first]), 60, {})
+        board_body(cast("Any", [first]), 60, {}, "/")
 
 
 @pytest.mark.parametrize(

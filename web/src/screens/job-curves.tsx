@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { get, type Schemas } from "../api/client";
-import type { ServerEvent } from "../api/events";
+import { feed, type ServerEvent } from "../api/events";
 import { Chart } from "../charts/chart";
 import { curvesOf, type Series } from "../charts/series";
 import * as format from "../format";
@@ -32,9 +32,14 @@ export function CurvesTab({ job, isOver }: { job: Job; isOver: boolean }) {
   const beside = useSeriesOf(others);
   if (series.value === null) return <Found of={series} />;
   const groups = groupsOf([...series.value.items, ...beside.items]);
+  const errors = beside.errors.map((error, at) => <ErrorNote key={at} error={error} />);
   if (groups.length === 0) {
     return (
-      <Empty>No curves yet. A job prints them, or logs them to TensorBoard, W&B or MLflow.</Empty>
+      <div class="stack">
+        <Overlay job={job} others={others} />
+        {errors}
+        <Empty>No curves yet. A job prints them, or logs them to TensorBoard, W&B or MLflow.</Empty>
+      </div>
     );
   }
   return (
@@ -66,7 +71,7 @@ export function CurvesTab({ job, isOver }: { job: Job; isOver: boolean }) {
         <span class="spring" />
         <OpenBoard job={job} />
       </div>
-      <ErrorNote error={beside.error} />
+      {errors}
       <div class="columns">
         {groups.map(([name, members]) => {
           const { xs, curves, isTime } = curvesOf(members, smoothing);
@@ -117,6 +122,8 @@ function titleOf(name: string): string {
 // --- other runs ---
 
 const MOST_RUNS = 50;
+// However much a run says, it is asked no more often.
+const PAUSE_S = 1;
 
 /** Chooses other jobs of this name, whose curves are drawn over its own. They stand in the
  * address. */
@@ -157,22 +164,49 @@ function Overlay({ job, others }: { job: Job; others: readonly string[] }) {
   );
 }
 
-interface SeriesOfOthers {
+/** What one run has said of itself, and why no more is known. */
+interface RunSeries {
   items: Series[];
   error: Error | null;
 }
 
-/** What these jobs have said of themselves. What their machines measured is of other times. */
-function useSeriesOf(ids: readonly string[]): SeriesOfOthers {
-  const [found, setFound] = useState<SeriesOfOthers>({ items: [], error: null });
+/** What these jobs have said of themselves, also while they go on, and why some could not be
+ * read. What their machines measured is of other times. */
+function useSeriesOf(ids: readonly string[]): { items: Series[]; errors: Error[] } {
+  const [found, setFound] = useState<Record<string, RunSeries>>({});
   useEffect(() => {
     const asking = new AbortController();
-    Promise.all(ids.map((id) => seriesOf(id, asking.signal)))
-      .then((all) => setFound({ items: all.flat(), error: null }))
-      .catch((error: Error) => !asking.signal.aborted && setFound({ items: [], error }));
-    return () => asking.abort();
+    const waiting = new Map<string, ReturnType<typeof setTimeout>>();
+    const note = (id: string, run: Partial<RunSeries>) => {
+      if (asking.signal.aborted) return;
+      setFound((old) => ({ ...old, [id]: { items: [], error: null, ...old[id], ...run } }));
+    };
+    const ask = (id: string) => {
+      waiting.delete(id);
+      seriesOf(id, asking.signal).then(
+        (items) => note(id, { items, error: null }),
+        (error: Error) => note(id, { error }),
+      );
+    };
+    const end = feed.listen(({ job_id: id, kind }) => {
+      if (kind !== "job.progress" || !id || !ids.includes(id) || waiting.has(id)) return;
+      waiting.set(
+        id,
+        setTimeout(() => ask(id), PAUSE_S * 1000),
+      );
+    });
+    ids.forEach(ask);
+    return () => {
+      end();
+      asking.abort();
+      waiting.forEach((timer) => clearTimeout(timer));
+    };
   }, [ids.join(",")]);
-  return found;
+  const runs = ids.flatMap((id) => found[id] ?? []);
+  return {
+    items: runs.flatMap(({ items }) => items),
+    errors: runs.flatMap(({ error }) => error ?? []),
+  };
 }
 
 async function seriesOf(id: string, signal: AbortSignal): Promise<Series[]> {

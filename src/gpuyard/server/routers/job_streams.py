@@ -62,7 +62,7 @@ async def make_link(
     _refuse_others(app_state, job_id, request)
     await check_own(request.scope, app_state.controller, [job_id])
     sees_for_as_long(request.scope, app_state.controller, job_id)
-    return link_to(app_state, job_id, port, request)
+    return await link_to(app_state, job_id, port, request)
 
 
 @sockets.websocket("/{reference}/exec")

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Request
 from pydantic import Field
 
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.server.api_router import api_router
@@ -44,13 +45,19 @@ async def open_board(
     """
     refuse_without_door(app_state)
     visibility = visibility_of(request.scope, app_state.controller)
-    find = app_state.controller.requests.find
-    ids = list(dict.fromkeys(find(one, visibility) for one in body.jobs))
+    ids = await asyncio.to_thread(_found, app_state, body.jobs, visibility)
     jobs = await asyncio.to_thread(_with_specs, app_state, ids)
-    board_id = await boards.board_over(app_state, jobs, request)
-    port = await boards.port_of(app_state, board_id)
-    link = link_to(app_state, board_id, port, request, shown=ids)
+    board_id, port = await boards.listening_board(app_state, jobs, request)
+    link = await link_to(app_state, board_id, port, request, shown=ids)
     return BoardLink(url=link.url, lasts_s=link.lasts_s, job=board_id)
+
+
+def _found(
+    app_state: AppState, references: list[str], visibility: Visibility
+) -> list[str]:
+    """The jobs that these mean, each once and in their order; the errors of `find`."""
+    find = app_state.controller.requests.find
+    return list(dict.fromkeys(find(one, visibility) for one in references))
 
 
 def _with_specs(app_state: AppState, ids: list[str]) -> list[Job]:

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -42,22 +43,60 @@ _LISTENS = re.compile(rb"(?m)^" + BOARD_LISTENS.encode() + rb"([0-9]{1,5})\n")
 _LAST_BYTES = 4096
 
 
-async def board_over(app_state: AppState, jobs: Sequence[Job], request: Request) -> str:
-    """The job that shows these jobs, which are given with their specs, to who asks: one
-    that is there, or a new one. RefusedError if they have MOST_BOARDS others.
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A TensorBoard, as a job; `is_new`: it was submitted just now."""
+
+    job_id: str
+    is_new: bool
+
+
+async def listening_board(
+    app_state: AppState, jobs: Sequence[Job], request: Request
+) -> tuple[str, int]:
+    """The job that shows these jobs to who asks, and the port at which it listens;
+    RefusedError as of `board_over` and `port_of`.
     """
-    controller = app_state.controller
+    board = await board_over(app_state, jobs, request)
+    port = await port_of(app_state, board.job_id)
+    if not board.is_new and not _runs(app_state, board.job_id, port):
+        board = await board_over(app_state, jobs, request, but=board.job_id)
+        port = await port_of(app_state, board.job_id)
+    return board.job_id, port
+
+
+async def board_over(
+    app_state: AppState, jobs: Sequence[Job], request: Request, but: str = ""
+) -> Board:
+    """What shows these jobs, which are given with their specs, to who asks: a board
+    that is there, `but` not this one, which ends; or a new one. RefusedError if they
+    have MOST_BOARDS others.
+    """
     user = submitter_of(request.scope)
     label = _label(jobs)
-    own = await asyncio.to_thread(_own_boards, app_state, user)
-    if label in own:
-        return own[label]
+    # Two tabs that ask at the same time get the same one.
+    async with app_state.board_turns[user]:
+        own = await asyncio.to_thread(_own_boards, app_state, user, but)
+        if label in own:
+            return Board(own[label], is_new=False)
+        _refuse_more(own)
+        return Board(await _submit(app_state, jobs, request, label), is_new=True)
+
+
+def _refuse_more(own: Mapping[str, str]) -> None:
     if len(own) >= MOST_BOARDS:
         raise RefusedError(
             f"{len(own)} TensorBoards of yours run, and that is all that may.",
             "End one with `gpuyard cancel`; `gpuyard jobs --name tensorboard` lists"
             f" them. Each ends after {IDLE_S / 60:.0f} minutes without a look.",
         )
+
+
+async def _submit(
+    app_state: AppState, jobs: Sequence[Job], request: Request, label: str
+) -> str:
+    controller = app_state.controller
+    user = submitter_of(request.scope)
     body = {**new_board(jobs, user), "labels": {LABEL: label}}
     if project := _project_of(jobs, identity_of(request.scope), controller):
         body["project"] = project
@@ -65,6 +104,14 @@ async def board_over(app_state: AppState, jobs: Sequence[Job], request: Request)
     rights = rights_of(request.scope, controller)
     (queued,) = await controller.requests.accept([raw], user=user, rights=rights)
     return queued.id
+
+
+def _runs(app_state: AppState, board_id: str, port: int) -> bool:
+    try:
+        app_state.controller.streams.node_of(board_id, port)
+    except RefusedError:
+        return False
+    return True
 
 
 def new_board(jobs: Sequence[Job], user: str | None) -> dict[str, Any]:
@@ -75,7 +122,8 @@ def new_board(jobs: Sequence[Job], user: str | None) -> dict[str, Any]:
     spec: Mapping[str, Any] = (own.spec if own else None) or {}
     given: Mapping[str, str] = spec.get("environment") or {}
     environment = {name: given[name] for name in FILLED_IN if name in given}
-    body = board_body(jobs, IDLE_S, environment, python_of(spec))
+    home: str = spec.get("workdir") or "/"
+    body = board_body(jobs, IDLE_S, environment, home, python_of(spec))
     if packages := spec.get("packages"):
         body["packages"] = packages
     return body
@@ -92,9 +140,10 @@ async def port_of(app_state: AppState, board_id: str) -> int:
     try:
         async with asyncio.timeout(_STARTS_S), aclosing(parts):
             async for part in parts:
-                said = (said + part.data)[-_LAST_BYTES:]
+                said += part.data
                 if found := _LISTENS.search(said):
                     return int(found[1])
+                said = said[-_LAST_BYTES:]
     except TimeoutError:
         raise RefusedError(
             "TensorBoard does not listen yet.",
@@ -138,10 +187,13 @@ def _project_of(
     return wanted if private or may_submit else None
 
 
-def _own_boards(app_state: AppState, user: str | None) -> dict[str, str]:
-    """The boards of a user that are not over, by their labels; the newest of each."""
+def _own_boards(app_state: AppState, user: str | None, but: str) -> dict[str, str]:
+    """The boards of a user that are not over, by their labels; the newest of each, and
+    not this one.
+    """
     wanted = JobFilter(states=_LIVE, names=[BOARD_NAME], user=user)
-    rows = app_state.queries.jobs_page(limit=_MOST_LISTED, wanted=wanted)
+    page = app_state.queries.jobs_page(limit=_MOST_LISTED, wanted=wanted)
+    rows = [row for row in page if row["id"] != but]
     submitters = app_state.queries.submitters_of([row["id"] for row in rows])
     boards: dict[str, str] = {}
     for row in rows:

@@ -1,6 +1,8 @@
 """Links that open what a job serves at a port, and who may go on after one."""
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
 
 from fastapi import Request
 from pydantic import BaseModel
@@ -37,7 +39,7 @@ def refuse_without_door(app_state: AppState) -> None:
         )
 
 
-def link_to(
+async def link_to(
     app_state: AppState,
     job_id: str,
     port: int,
@@ -53,22 +55,36 @@ def link_to(
     assert door
     app_state.controller.streams.node_of(job_id, port)
     place = ToolPlace(job_id, port)
-    admits = _admits(app_state, job_id, request, shown)
+    owned = await asyncio.to_thread(_ownership, app_state, job_id, shown)
+    admits = _admits(app_state, owned, request)
     code = door.sessions.code(place, admits, submitter_of(request.scope))
     return ToolLink(url=door.link(place, code), lasts_s=LINK_LASTS_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ownership:
+    """Whose a job is, of which project, and of which projects what it shows is."""
+
+    submitter: str | None
+    project: str | None
+    shown: Set[str | None]
+
+
+def _ownership(app_state: AppState, job_id: str, shown: Collection[str]) -> _Ownership:
+    queries = app_state.queries
+    submitter = queries.submitters_of([job_id]).get(job_id)
+    projects = queries.projects_of_jobs([job_id, *shown])
+    seen = {projects.get(one) for one in shown}
+    return _Ownership(submitter, projects.get(job_id), seen)
+
+
 def _admits(
-    app_state: AppState, job_id: str, request: Request, shown: Collection[str]
+    app_state: AppState, owned: _Ownership, request: Request
 ) -> Callable[[], bool]:
     """Whether who asks would get the link now: a session lasts for hours."""
     wanted = ("type", "method", "path", AGAIN_KEY, IDENTITY_KEY, SEES_KEY)
     scope = {key: request.scope[key] for key in wanted if key in request.scope}
-    submitter = app_state.queries.submitters_of([job_id]).get(job_id)
-    project = app_state.queries.projects_of_jobs([job_id]).get(job_id)
-    projects = app_state.queries.projects_of_jobs(list(shown))
-    seen = {projects.get(one) for one in shown}
-    is_own = submitter == submitter_of(request.scope)
+    is_own = owned.submitter == submitter_of(request.scope)
     may = app_state.controller.access.may
 
     def admits() -> bool:
@@ -77,8 +93,9 @@ def _admits(
         identity = present_identity(scope)
         if identity.role is Role.ADMINISTRATOR:
             return True
-        if not all(may(identity, Action.SEE, one) for one in seen):
+        if not all(may(identity, Action.SEE, one) for one in owned.shown):
             return False
-        return is_own and may(identity, Action.CHANGE, project, submitter)
+        changes = may(identity, Action.CHANGE, owned.project, owned.submitter)
+        return is_own and changes
 
     return admits
