@@ -426,6 +426,9 @@ class FakeProvider(NodeProvider):
             else None
         )
 
+    async def has_attempt(self, node_id: str, attempt_id: str) -> bool:
+        return attempt_id in self._host(node_id).attempts
+
 
 async def _carry(
     connection: port_stream.Connection,

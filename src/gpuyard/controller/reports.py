@@ -89,6 +89,8 @@ class Reports:
         self._interruptions = Interruptions(core)
         self.silent_nodes = SilentNodes(core, self._agent_attempts, self._end_silent)
         self.on_progress: ProgressListener | None = None
+        # The newest Hello of each node that is connected.
+        self._hellos: dict[str, wire.Hello] = {}
 
     # --- nodes ---
 
@@ -103,6 +105,7 @@ class Reports:
         self._requests.capacity.node_joined()
         self.silent_nodes.heard(hello.node_id)
         hello = self._claims.believable(hello)
+        self._hellos[hello.node_id] = hello
         row: dict[str, Any] = {
             "name": hello.name,
             "provider": provider,
@@ -184,10 +187,12 @@ class Reports:
             if attempt.state is AttemptState.ENDING
             and (shares[attempt.id] in on_node or attempt.started_at is None)
         ]
+        lost = [
+            attempt
+            for attempt in missing
+            if attempt.id not in unsent and attempt not in to_stop
+        ]
         ended = [key for key in on_node if not self._is_live(key)]
-        for attempt in missing:
-            if attempt.id not in unsent and attempt not in to_stop:
-                self._attempt_missing(attempt, hello, _FORGOTTEN)
         await self._launching.launch([*unsent, *half_sent])
         # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
@@ -198,6 +203,7 @@ class Reports:
             return
         ended = [key for key in ended if not self._is_live(key)]
         try:
+            await self._end_lost(provider_name, hello, lost)
             await self._end_unsent_shares(provider_name, hello, unsent)
             await self._stop_and_forget(provider_name, hello, ended)
         except ProviderError:
@@ -239,6 +245,29 @@ class Reports:
                 )
         await provider.forget(hello.node_id, ended)
 
+    async def _end_lost(
+        self, provider_name: str, hello: wire.Hello, lost: Sequence[LiveAttempt]
+    ) -> None:
+        """End these attempts, which the node no longer has, once its agent has
+        answered. ProviderError.
+
+        A Hello may come late, on a connection that its agent has given up, or that of
+        an agent that was killed. What it does not name may run.
+        """
+        provider = self._providers.node_provider(provider_name)
+        if not lost or provider is None:
+            return
+        node_id = hello.node_id
+        # Any answer will do: it shows that there still is an agent.
+        await provider.has_attempt(node_id, share_on(lost[0], node_id))
+        if self._hellos.get(node_id) is not hello:
+            return  # that agent has said more since, or has gone
+        ids = {attempt.id for attempt in lost}
+        # Memory may have been read again, and attempts may have ended.
+        for attempt in self._agent_attempts(node_id):
+            if attempt.id in ids:
+                self._attempt_missing(attempt, hello, _FORGOTTEN)
+
     async def _end_unsent_shares(
         self, provider_name: str, hello: wire.Hello, attempt_ids: Sequence[str]
     ) -> None:
@@ -279,6 +308,7 @@ class Reports:
         still running.
         """
         core = self._core
+        self._hellos.pop(node_id, None)
         known = core.view.nodes.get(node_id)
         if known is None or known.state == REMOVED:
             # The commit of its joining failed. This change alone would make an

@@ -171,6 +171,26 @@ async def test_without_a_bound_a_silent_job_keeps_its_place(
     assert instance.attempts(job_id)[0]["state"] == "running"
 
 
+@pytest.mark.parametrize("redials_at_once", [True, False])
+async def test_a_hello_that_comes_late_ends_nothing(
+    instance: Controlled, redials_at_once: bool
+):
+    """It was said before the job began, by an agent that was killed since."""
+    late = instance.host.hello()
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    await instance.controller.reports.node_joined("fake", late)
+    if not redials_at_once:
+        await instance.provider.leave("node_1")
+        await instance.settled()
+    await instance.provider.join("node_1")
+    await instance.settled()
+    assert instance.job(job_id)["state"] == "running"
+    await instance.finish(job_id)
+    row = await instance.until(job_id)
+    assert (row["state"], row["attempts"]) == ("completed", 1)
+
+
 @pytest.mark.parametrize(("retry_count", "state"), [(1, "completed"), (0, "failed")])
 async def test_an_attempt_that_a_reboot_killed_is_lost_and_retried_as_allowed(
     instance: Controlled, retry_count, state
