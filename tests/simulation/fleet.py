@@ -283,9 +283,10 @@ class Fleet:
     # --- promises ---
 
     def unfinished(self, server: "Server") -> list[str]:
-        """The batches that are not over."""
-        assert server.manager is not None
-        return list(server.manager._batches.live)
+        """The batches that are not over in the ledger: memory drops a batch before its
+        end is committed.
+        """
+        return [row["id"] for row in server.ledger.queries.live_batches()]
 
     async def watch(self) -> None:
         """While something waits, no GPU that would do for it stays idle."""
