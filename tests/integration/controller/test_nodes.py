@@ -173,7 +173,7 @@ async def test_without_a_bound_a_silent_job_keeps_its_place(
 
 @pytest.mark.parametrize("redials_at_once", [True, False])
 async def test_a_hello_that_comes_late_ends_nothing(
-    instance: Controlled, redials_at_once
+    instance: Controlled, redials_at_once: bool
 ):
     """It was said before the job began, by an agent that was killed since."""
     late = instance.host.hello()
