@@ -28,7 +28,7 @@ async def test_only_a_job_that_runs_has_streams(instance: Controlled) -> None:
     await instance.until(first, "running")
     assert "is queued and does not run yet" in await refusal(instance, waiting)
     assert instance.controller.streams.node_of(first, 80) == "node_1"
-    assert "take no streams" in await refusal(instance, first)
+    assert "nothing listens at" in await refusal(instance, first)
     await instance.cancel(first)
     await instance.until(first, "cancelled")
     assert "is over (cancelled)" in await refusal(instance, first)
@@ -41,7 +41,7 @@ async def test_only_an_interactive_job_takes_input(instance: Controlled) -> None
     await instance.until(interactive, "running")
     said = await refusal(instance, plain, stdin=True)
     assert "takes no input: it was submitted without -i" in said
-    assert "take no streams" in await refusal(instance, interactive, stdin=True)
+    assert "nothing listens at" in await refusal(instance, interactive, stdin=True)
 
 
 async def test_a_job_has_so_many_streams_at_a_time(
