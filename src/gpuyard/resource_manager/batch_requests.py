@@ -305,6 +305,8 @@ class BatchRequests:
         """
         row = self._row(batch_id)
         code = await self._present_code(row)
+        # Its end may be decided, and not yet be in its row.
+        await self._core.committed()
         row = self._row(batch_id)
         now = self._core.clock()
         batch = self._batches.live.get(batch_id) or self._batches.batch_of(row)

@@ -171,7 +171,7 @@ class RentedAgents:
             self._sent.add(attempt_id)
             return
         if self._nodes.has_started(attempt_id):
-            self._note_lost(attempt_id)
+            await self._end_if_lost(attempt_id, hello.node_id)
             return
         while self._nodes.is_wanted(attempt_id) and self.is_connected(hello.node_id):
             try:
@@ -185,6 +185,17 @@ class RentedAgents:
                     error=str(error),
                 )
             await asyncio.sleep(_TRY_AGAIN_S)
+
+    async def _end_if_lost(self, attempt_id: str, node_id: str) -> None:
+        """A Hello may come late, from an agent that was killed since: what it does not
+        name is lost only if the agent of now does not have it either.
+        """
+        try:
+            is_there = await self.link.has_attempt(node_id, attempt_id)
+        except ProviderError:
+            return  # it will say Hello again
+        if not is_there:
+            self._note_lost(attempt_id)
 
     def _note_lost(self, attempt_id: str) -> None:
         """The machine does not have what it had started: it was rebooted."""
