@@ -55,11 +55,7 @@ from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_di
 from gpuyard.verification.solver.order import VERSION
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
-from gpuyard.verification.tolerant_check import (
-    follow_tokens,
-    keep_runtimes,
-    note_runtimes,
-)
+from gpuyard.verification.tolerant_check import follow_tokens, note_runtimes
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
 
@@ -402,7 +398,6 @@ class VerificationBatch:
             await call(check.judge)
         # Who answered again may have said that it is of another version.
         await follow_tokens(self._context, suspects)
-        await keep_runtimes(self._context, checks)
         if self._ports.every_prompt:
             right = [check for check in checks if check.right]
             await ask_every_prompt(self._context, right)

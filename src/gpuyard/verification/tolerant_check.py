@@ -11,7 +11,6 @@ from gpuyard.verification.context import (
     LeaseBusy,
     LeaseLost,
     call,
-    when_trusted_is_free,
 )
 from gpuyard.verification.fingerprints import FingerprintError
 from gpuyard.verification.protocol import SAMPLING
@@ -22,6 +21,7 @@ from gpuyard.verification.tolerance import (
     checked_tokens,
     contradicts_itself,
 )
+from gpuyard.verification.trusted_changes import ask_trusted
 from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
 from gpuyard.verification.verdict import rounding
 
@@ -40,19 +40,6 @@ async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
             check.accepted_runtime = dict(known.accepted)
             if check.lines:
                 await call(check.judge)
-
-
-async def keep_runtimes(context: Context, checks: Sequence[Check]) -> None:
-    """Keep what each trusted executor said of its engine when it was asked just now.
-
-    So the next run knows when one has changed.
-    """
-    said: dict[Class, dict[str, str]] = {}
-    for check in checks:
-        if (check.followed or check.again is not None) and check.trusted_runtime:
-            said[check.executor.gpu_class] = check.trusted_runtime
-    for cls, runtime in said.items():
-        await call(context.records.note_runtime, cls, runtime)
 
 
 async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
@@ -101,13 +88,13 @@ async def _follow(context: Context, check: Check, tokens: str) -> None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     prompts = sorted(check.taken.series)
     ask = partial(trusted.follow, cls, prompts, check.taken.seed, tokens)
-    first: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
+    first = await ask_trusted(context, cls, trusted, ask)
     check.followed = first
     check.trusted_runtime = dict(trusted.runtime)
     await call(check.judge)
     if not any(line.ok is False for line in check.lines):
         return
-    again: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
+    again = await ask_trusted(context, cls, trusted, ask)
     if await asyncio.to_thread(_contradicts, check, first, again):
         raise ExecutorFault(f"{trusted.name} contradicts itself")
     # What is wrong by rounding of the trusted executor alone is right now.

@@ -280,6 +280,26 @@ def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Reco
     assert kept_free_until(records, "e0", 1000.0) == 1002.0
 
 
+def test_a_trusted_engine_that_was_another_for_a_time_has_to_be_accepted(
+    records: Records, blobs: BlobStore
+):
+    """Its answers of that time are not those of the engine that is back."""
+    engine, other = {"engine": "1"}, {"engine": "2"}
+    stock(records, blobs, B, workloads=1)
+    records.note_runtime(B, engine)
+    records.note_runtime(B, engine)
+    assert records.samples_ready(B) == 6
+    records.note_runtime(B, other)
+    assert records.samples_ready(B) == 0
+    stock(records, blobs, B, workloads=1, seed=2)
+    records.note_runtime(B, engine)
+    known = records.trusted_runtime(B)
+    assert known and (known.accepted, known.newest) == (engine, other)
+    assert records.accept_runtime(B, engine)
+    assert records.samples_ready(B) == 0
+    assert not records.accept_runtime(B, engine)
+
+
 def test_executors_ranges_and_receipts(records: Records, clock: HandClock):
     one = ExecutorRecord("e1", A.value, 2.5, 1.0, 100.0)
     put_executor(records, one)
