@@ -21,6 +21,7 @@ from gpuyard.verification.context import (
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.trusted_changes import ask_trusted
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
 
@@ -74,12 +75,14 @@ async def _all_answers(context: Context, check: Check) -> dict[str, str]:
     if trusted is None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     solve = partial(trusted.solve, cls, series, check.taken.seed)
-    right = await when_trusted_is_free(context, trusted, solve)
+    right = await ask_trusted(context, cls, trusted, solve)
+    if trusted.runtime:
+        check.trusted_runtime = dict(trusted.runtime)
     if missing := len(set(series) - set(right)):
         raise ExecutorFault(f"{trusted.name} left out {missing} of {len(series)}")
     if canonical(right) == await call(check.answers.read_bytes):
         return right
-    if right != await when_trusted_is_free(context, trusted, solve):
+    if right != await ask_trusted(context, cls, trusted, solve):
         raise ExecutorFault(f"{trusted.name} contradicts itself")
     return right
 
@@ -148,9 +151,8 @@ async def _answers(
             f"there is none of the class {cls}" if workload else "the workload is gone"
         )
     prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
-    return await when_trusted_is_free(
-        context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed)
-    )
+    solve = partial(trusted.solve, cls, prompts, check.taken.seed)
+    return await ask_trusted(context, cls, trusted, solve)
 
 
 def _workload(check: Check) -> str:

@@ -239,6 +239,28 @@ async def test_a_trusted_executor_that_was_upgraded_alone_is_noticed_and_blames_
     assert (records.samples_ready(CLASS), records.ranges(CLASS)) == (0, {})
 
 
+class HonestVersion(Honest):
+    """Answers as everybody honest does, and says of what version its engine is."""
+
+    async def first(self, order: OrderDocument) -> Message:
+        return Ready(runtime={"engine": "mock"})
+
+
+async def test_a_trusted_executor_that_was_upgraded_alone_fails_no_prompt(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    """Its older answers are those of the executor, and its new ones are not."""
+    trusted.runtime = {"engine": "mock 3"}
+    trusted.says = lambda prompt, seed: f"{prompt} {seed}"
+    solvers = Executors(honest=HonestVersion())
+    batch = make_batch(context, solvers, [CLASS], tmp_path, every_prompt=True)
+    outcome, reason = (await checks_of(batch, "honest"))["honest"]
+    assert outcome is CheckOutcome.BLAMELESS, reason
+    assert "is 'mock 3' now" in reason
+    left, _ = await unchanged(context, [executor("honest", CLASS)])
+    assert left == []
+
+
 async def test_without_tolerance_another_version_is_not_judged_and_told_what_to_set(
     context: Context, tmp_path: Path, trusted: MockTrusted
 ) -> None:
