@@ -163,6 +163,7 @@ class VerificationBatch:
         if outcome != "done":
             for check in checks:
                 check.fault = "the verification was interrupted"
+                check.claims = None  # nothing of it counts
                 check.judge()
         try:
             await call(

@@ -26,6 +26,10 @@ from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
 from gpuyard.verification.verdict import rounding
 
 
+class ContradictionError(Exception):
+    """The trusted executor says of the same tokens what rounding does not explain."""
+
+
 async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
     """Note in each check on what the trusted executor of its class answered last.
 
@@ -47,7 +51,9 @@ async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
 
     That takes it one pass over the answers, and not a step for each token. If the
     fingerprints differ too much, it does so once more, and that counts: a trusted
-    executor that contradicts itself by more than rounding blames nobody.
+    executor that contradicts itself by more than rounding blames nobody. One that does
+    not follow leaves the check unexplained and not blameless: the executor chooses the
+    tokens, and may choose some that stop an engine.
     """
     for check in checks:
         tokens = await asyncio.to_thread(_tokens, check)
@@ -55,12 +61,17 @@ async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
             continue
         try:
             await _follow(context, check, tokens)
+            continue
+        except ContradictionError as error:
+            check.fault = f"{_NOT_COMPARED}: {error}"
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
-            check.fault = (
-                "its fingerprints could not be compared, because the trusted executor"
-                f" did not follow them: {error}"
+            check.unexplained = (
+                f"{_NOT_COMPARED}: the trusted executor did not follow them: {error}"
             )
-            await call(check.judge)
+        await call(check.judge)
+
+
+_NOT_COMPARED = "its fingerprints could not be compared"
 
 
 def _tokens(check: Check) -> str:
@@ -96,7 +107,7 @@ async def _follow(context: Context, check: Check, tokens: str) -> None:
         return
     again = await ask_trusted(context, cls, trusted, ask)
     if await asyncio.to_thread(_contradicts, check, first, again):
-        raise ExecutorFault(f"{trusted.name} contradicts itself")
+        raise ContradictionError(f"{trusted.name} contradicts itself")
     # What is wrong by rounding of the trusted executor alone is right now.
     check.followed = again
     await call(check.judge)

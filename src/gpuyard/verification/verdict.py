@@ -137,28 +137,45 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     """Judge what the executor did.
 
     The lines are: hash, answers, comparison, deadline, then each claim; or its excuse.
+    Where something else stopped the check, claims that came are judged all the same.
     """
     if evidence.fault:
-        return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
+        line = VerdictLine("fault", None, f"not the executor's: {evidence.fault}")
+        return (line, *_claims_that_came(evidence))
     if evidence.waited:
         reason = f"other jobs of ours have its place: {evidence.waited}"
         return (VerdictLine("waited", None, reason),)
     if evidence.unexplained:
         reason = f"nothing shows whose fault it was: {evidence.unexplained}"
-        return (VerdictLine("unexplained", None, reason),)
+        line = VerdictLine("unexplained", None, reason)
+        return (line, *_claims_that_came(evidence))
     if evidence.sha256 is None and evidence.receipts:
         return (_excuse(evidence),)
-    told = judge_claims(
+    return (
+        *_answers(evidence),
+        _deadline(evidence),
+        *_solving(evidence),
+        *_claims(evidence),
+    )
+
+
+def _claims(evidence: Evidence) -> list[VerdictLine]:
+    """Judge each claim that was asked for."""
+    found = judge_claims(
         evidence.claims,
         evidence.expected,
         _elapsed(evidence.salted_at or evidence.hashed_at, evidence.claimed_at),
         evidence.nonce,
     )
-    findings = [
+    return [
         VerdictLine(one.name, one.ok, f"said {one.said}; expected {one.expected}")
-        for one in told
+        for one in found
     ]
-    return (*_answers(evidence), _deadline(evidence), *_solving(evidence), *findings)
+
+
+def _claims_that_came(evidence: Evidence) -> list[VerdictLine]:
+    """Judge the claims, unless the check was stopped before they came."""
+    return [] if evidence.claims is None else _claims(evidence)
 
 
 def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
