@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 class TrustedChangedError(GpuyardError):
-    """No class can be verified, because their trusted executors have changed."""
+    """No class can be verified: their trusted executors have changed, or the limits of
+    their tolerance are not measured.
+    """
 
     code = "verification_trusted_changed"
     exit_code = 4
