@@ -79,13 +79,15 @@ class VerificationReport:
     `executors`: the records of all executors. `left_out`: executors for which there was
     no sample, or whose trusted executor has changed. `faults`: in words, which trusted
     executor has changed, which evidence was not kept and what was not reported to the
-    instance.
+    instance. `changed`: the classes that were not verified, because their trusted
+    executors have changed or the limits of their tolerance are not measured.
     """
 
     checks: list[Check]
     executors: dict[str, ExecutorRecord]
     left_out: list[str]
     faults: list[str]
+    changed: list[str]
 
     @property
     def failed(self) -> bool:
@@ -127,6 +129,8 @@ async def verify(
     checks, changed = await _in_turns(session, executors, batch, say)
     if changed and not checks:
         raise TrustedChangedError(" ".join(changed.values()))
+    # One that has changed only during the batch was compared with nobody, either.
+    changed |= (await comparable(session, executors))[1]
     done = {check.executor.name for check in checks}
     records = await call(session.context.records.executors)
     return VerificationReport(
@@ -134,6 +138,7 @@ async def verify(
         {record.name: record for record in records},
         [one.name for one in executors if one.name not in done],
         [*changed.values(), *ending.faults],
+        [cls.value for cls in changed],
     )
 
 
