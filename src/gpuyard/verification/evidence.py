@@ -223,6 +223,12 @@ def _read(path: Path) -> tuple[_EvidenceFile, _Body]:
     content = _bytes(path)
     try:
         file = msgspec.json.decode(content, type=_EvidenceFile)
+        if file.format == FORMAT and file.version < VERSION:
+            raise InvalidInputError.of(
+                str(path),
+                f"is of version {file.version}, written by an older gpuyard",
+                "check it with that version",
+            )
         if (file.format, file.version) != (FORMAT, VERSION):
             raise _no_evidence(
                 path,

@@ -329,10 +329,17 @@ def test_a_field_that_is_wrong_is_named(
 
 
 def test_another_version_is_told(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":2', 1))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"version":3', b'"version":4', 1))
     with pytest.raises(
         InvalidInputError,
-        match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 3",
+        match="is 'gpuyard evidence' of version 4, not 'gpuyard evidence' of 3",
+    ):
+        check_evidence(file)
+    file.write_bytes(whole.replace(b'"version":3', b'"version":2', 1))
+    with pytest.raises(
+        InvalidInputError,
+        match=r"of version 2, written by an older gpuyard \(check it with that version",
     ):
         check_evidence(file)
 

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.domain.verifications import NewVerification
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt, sign
@@ -261,3 +262,8 @@ def test_a_receipt_excuses_no_answers_that_came() -> None:
         is CheckOutcome.FAILED
     )
     assert verdict(sha256=None, answers=None, receipts=())[0] is CheckOutcome.FAILED
+
+
+def test_the_interface_names_every_outcome() -> None:
+    text = NewVerification.__doc__ or ""
+    assert [one for one in CheckOutcome if f"`{one}`" not in text] == []
