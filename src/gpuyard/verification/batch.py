@@ -51,7 +51,12 @@ from gpuyard.verification.protocol import (
     ProtocolError,
     Ready,
 )
-from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
+from gpuyard.verification.recheck import (
+    ask_again,
+    ask_every_prompt,
+    ask_for_digests,
+    ask_for_engines,
+)
 from gpuyard.verification.solver.order import VERSION
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
@@ -396,6 +401,7 @@ class VerificationBatch:
         suspects = [check for check in checks if check.suspect]
         await ask_again(self._context, suspects)
         for check in suspects:
+        await ask_for_engines(self._context, checks)
             await call(check.judge)
         # Who answered again may have said that it is of another version.
         await follow_tokens(self._context, suspects)

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from gpuyard.verification.check import Check
-from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import (
     Context,
     LeaseBusy,
@@ -23,6 +23,7 @@ from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.messages import canonical
 from gpuyard.verification.trusted_changes import ask_trusted
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
+from gpuyard.verification.verdict import CheckOutcome
 
 
 async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
@@ -49,6 +50,38 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
         for check in checks:
             check.again = answers.get(check.taken.hidden, "")
             check.trusted_runtime = dict(trusted.runtime)
+
+
+async def ask_for_engines(context: Context, checks: Sequence[Check]) -> None:
+    """Learn what the trusted engine is now, where checks say that theirs is another.
+
+    What is known of it may be old: if all are upgraded together, the answers that are
+    ready came before. One workload of each class is answered again. When the trusted
+    executor cannot be asked, the checks stay as they are.
+    """
+    others = [check for check in checks if _says_another_engine(check)]
+    for cls, group in groupby(sorted(others, key=_class), key=_class):
+        same = list(group)
+        trusted = context.trusted(cls)
+        asked = same[0].taken.workload_id
+        try:
+            answers = await _answers(context, trusted, asked, same[0])
+            assert trusted is not None
+        except (ExecutorFault, LeaseBusy, LeaseLost, OSError):
+            continue
+        for check in same:
+            check.trusted_runtime = dict(trusted.runtime) or check.trusted_runtime
+            if check.taken.workload_id == asked:
+                check.again = answers.get(check.taken.hidden, "")
+            await call(check.judge)
+
+
+def _says_another_engine(check: Check) -> bool:
+    """Whether it does, and the trusted executor was not asked since the seed was out.
+
+    One that was asked to follow has said what it is.
+    """
+    return check.outcome is CheckOutcome.OTHER_ENGINE and check.followed is None
 
 
 async def ask_every_prompt(context: Context, checks: Sequence[Check]) -> None:
@@ -154,6 +187,10 @@ async def _answers(
     prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
     solve = partial(trusted.solve, cls, prompts, check.taken.seed)
     return await ask_trusted(context, cls, trusted, solve)
+
+
+def _class(check: Check) -> Class:
+    return check.executor.gpu_class
 
 
 def _workload(check: Check) -> str:

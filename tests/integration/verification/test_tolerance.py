@@ -247,6 +247,28 @@ async def test_a_trusted_executor_that_was_upgraded_alone_is_noticed_and_blames_
     assert (records.samples_ready(CLASS), records.ranges(CLASS)) == (0, {})
 
 
+@pytest.mark.parametrize("tolerant", [False, True])
+async def test_all_that_were_upgraded_together_are_no_other_engines(
+    context: Context, tmp_path: Path, trusted: MockTrusted, tolerant: bool
+) -> None:
+    """The answers that are ready are older, and so is what is known of the engine."""
+    trusted.runtime = {"engine": "mock 2"}
+    trusted.says = lambda prompt, seed: f"{prompt} {seed}"
+    names = ("one", "other")
+    solvers = {name: OtherVersion() for name in names}
+    batch = (
+        tolerant_batch(context, tmp_path, **solvers)
+        if tolerant
+        else make_batch(context, Executors(**solvers), [CLASS], tmp_path)
+    )
+    found = await checks_of(batch, *names)
+    for outcome, reason in found.values():
+        assert outcome is CheckOutcome.BLAMELESS, reason
+        assert "the trusted executor itself says something else now" in reason
+    left, _ = await unchanged(context, [executor("one", CLASS)])
+    assert left == [], "until a person has calibrated the class again"
+
+
 class HonestVersion(Honest):
     """Answers as everybody honest does, and says of what version its engine is."""
 
