@@ -27,7 +27,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.verification import fingerprints
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
-from gpuyard.verification.attested_chips import shared_chips
+from gpuyard.verification.attested_chips import earlier_chips, shared_chips
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
 from gpuyard.verification.check import Check
@@ -387,21 +387,24 @@ class VerificationBatch:
             {check.executor.name: check.claims for check in checks if check.claims}
         )
         places = self._ports.places
-        chips = await call(shared_chips, self._context.records, places, checks)
+        chips = await call(shared_chips, checks)
+        earlier = await call(earlier_chips, self._context.records, places, checks)
         for check in checks:
             name = check.executor.name
-            if name in shared or name in chips:
+            is_shared = any(name in found for found in (shared, chips, earlier))
+            if is_shared:
                 check.expected = replace(
                     check.expected,
                     shared=shared.get(name, {}),
                     shared_chips=chips.get(name, {}),
+                    earlier_chips=earlier.get(name, {}),
                 )
-            if name in shared or name in chips or not check.lines:
+            if is_shared or not check.lines:
                 await call(check.judge)
+        await ask_for_engines(self._context, checks)
         suspects = [check for check in checks if check.suspect]
         await ask_again(self._context, suspects)
         for check in suspects:
-        await ask_for_engines(self._context, checks)
             await call(check.judge)
         # Who answered again may have said that it is of another version.
         await follow_tokens(self._context, suspects)

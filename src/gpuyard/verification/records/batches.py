@@ -120,9 +120,11 @@ class BatchRecords(RecordsBase):
         )
 
     def claims_since(self, at: float) -> list[tuple[str, dict[str, Any]]]:
-        """The claims of checks that were passed since then, each with its executor."""
+        """The claims of checks that were passed and answered since then, each with its
+        executor.
+        """
         wanted = sa.select(checks.c.executor, checks.c.claims).where(
-            checks.c.created_at >= at, checks.c.outcome == "passed"
+            checks.c.answered_at >= at, checks.c.outcome == "passed"
         )
         with self.database.reading() as tx:
             rows = tx.execute(wanted.order_by(checks.c.created_at)).all()
