@@ -29,10 +29,10 @@ class NewVerification(StrictModel):
     """The verdict of a check.
 
     `executor`, `gpu_class` and `place` are what was checked, `outcome` is `passed`,
-    `failed`, `excused` or `blameless`, and `reason` is empty if it passed. `at`: when
-    it was judged. `solve_s`: from the seed to the answers. `trust`: what the executor
-    is trusted after it, from 0 to 1. `lines`: all that was judged. `evidence`: the
-    signed file, as text.
+    `failed`, `excused`, `blameless`, `waited`, `unjudged`, `unexplained` or
+    `other_engine`, and `reason` is empty if it passed. `at`: when it was judged.
+    `solve_s`: from the seed to the answers. `trust`: what the executor is trusted after
+    it, from 0 to 1. `lines`: all that was judged. `evidence`: the signed file, as text.
     """
 
     executor: Name

@@ -27,7 +27,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.verification import fingerprints
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
-from gpuyard.verification.attested_chips import shared_chips
+from gpuyard.verification.attested_chips import earlier_chips, shared_chips
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
 from gpuyard.verification.check import Check
@@ -51,15 +51,16 @@ from gpuyard.verification.protocol import (
     ProtocolError,
     Ready,
 )
-from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
+from gpuyard.verification.recheck import (
+    ask_again,
+    ask_every_prompt,
+    ask_for_digests,
+    ask_for_engines,
+)
 from gpuyard.verification.solver.order import VERSION
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
-from gpuyard.verification.tolerant_check import (
-    follow_tokens,
-    keep_runtimes,
-    note_runtimes,
-)
+from gpuyard.verification.tolerant_check import follow_tokens, note_runtimes
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
 
@@ -167,6 +168,7 @@ class VerificationBatch:
         if outcome != "done":
             for check in checks:
                 check.fault = "the verification was interrupted"
+                check.claims = None  # nothing of it counts
                 check.judge()
         try:
             await call(
@@ -385,24 +387,27 @@ class VerificationBatch:
             {check.executor.name: check.claims for check in checks if check.claims}
         )
         places = self._ports.places
-        chips = await call(shared_chips, self._context.records, places, checks)
+        chips = await call(shared_chips, checks)
+        earlier = await call(earlier_chips, self._context.records, places, checks)
         for check in checks:
             name = check.executor.name
-            if name in shared or name in chips:
+            is_shared = any(name in found for found in (shared, chips, earlier))
+            if is_shared:
                 check.expected = replace(
                     check.expected,
                     shared=shared.get(name, {}),
                     shared_chips=chips.get(name, {}),
+                    earlier_chips=earlier.get(name, {}),
                 )
-            if name in shared or name in chips or not check.lines:
+            if is_shared or not check.lines:
                 await call(check.judge)
+        await ask_for_engines(self._context, checks)
         suspects = [check for check in checks if check.suspect]
         await ask_again(self._context, suspects)
         for check in suspects:
             await call(check.judge)
         # Who answered again may have said that it is of another version.
         await follow_tokens(self._context, suspects)
-        await keep_runtimes(self._context, checks)
         if self._ports.every_prompt:
             right = [check for check in checks if check.right]
             await ask_every_prompt(self._context, right)

@@ -176,6 +176,7 @@ class Check:
         except Exception as error:
             log.exception("verification_check_not_judged", check=self.id)
             self.unexplained = f"{type(error).__name__}: {error}"
+            self.claims = None  # they may have broken it, and would again
             self.lines = judge(self.evidence())
 
     def evidence(self) -> Evidence:

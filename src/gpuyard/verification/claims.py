@@ -75,9 +75,10 @@ class Expected:
     those of a trusted executor for `nonce`; `no_digest`: why there are none.
     `claims_s`: the longest time from the answers' hash to the claims. `shared`:
     UUIDs that other executors showed too, with the name of one; `shared_chips`: the
-    same for chips that attested themselves. `form`: `sxm` or `pcie`, None for either.
-    `attestation_root`: the certificate (PEM) by which attestations are judged, None to
-    judge none; `attested`: whether each GPU has to attest itself.
+    same for chips that attested themselves, and `earlier_chips` for those with which
+    another executor has passed shortly before. `form`: `sxm` or `pcie`, None for
+    either. `attestation_root`: the certificate (PEM) by which attestations are judged,
+    None to judge none; `attested`: whether each GPU has to attest itself.
     """
 
     gpu_class: str
@@ -95,6 +96,7 @@ class Expected:
     claims_s: float | None = None
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
     shared_chips: Mapping[str, str] = field(default_factory=dict[str, str])
+    earlier_chips: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def asked(self) -> set[str]:
@@ -257,6 +259,9 @@ def _attestation(
         return [ClaimFinding("attestation", False, subjects, wanted)]
     if len(set(keys)) < len(keys):
         return [ClaimFinding("attestation", False, subjects, "a chip for each GPU")]
+    if others := sorted({expected.earlier_chips.get(key, "") for key in keys} - {""}):
+        wanted = f"a chip with which {', '.join(others)} has not passed just before"
+        return [ClaimFinding("attestation", None, subjects, wanted)]
     return [ClaimFinding("attestation", True, subjects, wanted)]
 
 

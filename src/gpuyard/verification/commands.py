@@ -23,7 +23,7 @@ from gpuyard.domain.errors import (
     UnreachableError,
 )
 from gpuyard.verification.plugin import plugin
-from gpuyard.verification.run_report import print_report
+from gpuyard.verification.run_report import exit_code_of, print_report
 
 if TYPE_CHECKING:
     from gpuyard.verification.classes import Class
@@ -59,8 +59,6 @@ Claims = Annotated[
         help="Ask for inventory, vram, speed or all, too; repeat for several.",
     ),
 ]
-FAILED = 1
-"""The exit code when an executor failed or was not judged, or evidence is not sound."""
 _MOST_OFTEN_S = 1.0
 
 extra_needed = needs_extra("verify", "verification")
@@ -89,7 +87,8 @@ def run(
 ) -> None:
     """Verify executors once, all at the same moment.
 
-    Exit code 1 when one of them fails, or could not be judged.
+    Exit code 1 when one of them fails, or could not be judged; 4 when a class could not
+    be verified, because its trusted executor has changed.
     """
     from gpuyard.verification.claims import claims_of
     from gpuyard.verification.verify import verify
@@ -107,8 +106,8 @@ def run(
 
     report = in_session(once)
     print_report(report, as_json)
-    if report.failed or (report.unjudged and not allow_unjudged):
-        raise typer.Exit(FAILED)
+    if code := exit_code_of(report, allow_unjudged=allow_unjudged):
+        raise typer.Exit(code)
 
 
 @app.command()

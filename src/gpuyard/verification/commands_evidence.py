@@ -9,13 +9,13 @@ import typer
 from gpuyard.client.printing import print_json, say
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, quoted
 from gpuyard.verification.commands import (
-    FAILED,
     AsJson,
     app,
     extra_needed,
     seconds_of,
     utc_minute,
 )
+from gpuyard.verification.run_report import FAILED
 
 if TYPE_CHECKING:
     from gpuyard.verification.evidence import CheckedEvidence

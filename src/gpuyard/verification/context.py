@@ -122,8 +122,8 @@ async def with_trusted(
     Raises LeaseBusy when another has it, or waits for it (`when_trusted_is_free`): a
     verdict goes before prompts and answers for later.
     """
-    if await call(context.records.is_leased, _wish(trusted)):
-        raise LeaseBusy(_wish(trusted))
+    if first := await call(context.records.first_lease, _wishes(trusted)):
+        raise LeaseBusy(first)
     return await leased(context, _lock(trusted), work)
 
 
@@ -132,6 +132,7 @@ async def when_trusted_is_free(
 ) -> T:
     """Run `work` as soon as the lock of the trusted executor is free.
 
+    Who has waited longest is next, so that nobody who asks again at once comes first.
     Raises LeaseBusy when that takes longer than the longest task that may be ahead, and
     one more for another that waits: no verdict may depend on what the trusted executor
     does just then.
@@ -139,27 +140,29 @@ async def when_trusted_is_free(
     policy = context.policy
     longest_s = max(policy.step_limit_s, policy.answer_limit_s, LONGEST_TASK_S)
     deadline = context.clock.monotonic() + 2 * longest_s
-    holder = ""
+    holder = new_id("holder")
+    wish = f"{context.clock.now():017.6f} {holder}{_wishes(trusted)}"
     try:
         while True:
-            try:
-                return await leased(context, _lock(trusted), work)
-            except LeaseBusy:
-                if context.clock.monotonic() > deadline:
-                    raise
-            holder = holder or new_id("holder")
-            await call(context.records.lease, _wish(trusted), holder, policy.lease_s)
+            await call(context.records.lease, wish, holder, policy.lease_s)
+            if await call(context.records.first_lease, _wishes(trusted)) == wish:
+                with suppress(LeaseBusy):
+                    return await leased(context, _lock(trusted), work)
+            if context.clock.monotonic() > deadline:
+                raise LeaseBusy(_lock(trusted))
             await context.clock.sleep(_AGAIN_S)
     finally:
-        if holder:
-            with suppress(DatabaseError):  # it expires by itself
-                await call(context.records.release, _wish(trusted), holder)
+        with suppress(DatabaseError):  # it expires by itself
+            await call(context.records.release, wish, holder)
 
 
 def _lock(trusted: TrustedExecutor) -> str:
     return f"trusted {trusted.name}"
 
 
-def _wish(trusted: TrustedExecutor) -> str:
-    """The lock of who waits for a trusted executor."""
-    return f"wish for trusted {trusted.name}"
+def _wishes(trusted: TrustedExecutor) -> str:
+    """How the names of the locks end of those who wait for a trusted executor.
+
+    They begin with the time since when, so that their order is that of the names.
+    """
+    return f" waits for trusted {trusted.name}"

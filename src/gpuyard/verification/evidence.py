@@ -115,19 +115,23 @@ def _in_base64(size: int) -> int:
 
 
 def _least_answers(prompts: int, max_tokens: int) -> int:
-    """The bytes that the answers to so many prompts have room for in any case."""
-    return min(prompts * max_tokens * _BYTES_PER_TOKEN, LONGEST_ANSWERS)
+    """The bytes that the answers to so many prompts have room for in any case.
+
+    The prompts come on top: they are the keys of the answer file.
+    """
+    return min(prompts * max_tokens * _BYTES_PER_TOKEN, LONGEST_ANSWERS // 2)
 
 
 def longest_series(prompts: int, max_tokens: int) -> int:
     """How many bytes of JSON a series may have, so that all evidence of it fits.
 
     Beside it are two files of fingerprints, the answers, the claims, and what comes
-    later.
+    later. The answer file has the series in it once more, in base64.
     """
     prints = 2 * _in_base64(most_bytes(prompts, max_tokens))
-    answers = _in_base64(_least_answers(prompts, max_tokens))
-    return LARGEST - prints - answers - LONGEST_LINE - _LATER
+    least = _least_answers(prompts, max_tokens)
+    room = LARGEST - prints - _in_base64(least) - LONGEST_LINE - _LATER
+    return min(room * 3 // 7, LONGEST_ANSWERS - least)
 
 
 def longest_answers(evidence: Evidence, max_tokens: int) -> int:
@@ -144,7 +148,9 @@ def longest_answers(evidence: Evidence, max_tokens: int) -> int:
     else:
         # The trusted answers to all prompts may follow, as texts.
         most = room * 3 // 7
-    return min(max(most, _least_answers(prompts, max_tokens)), LONGEST_ANSWERS)
+    series = len(msgspec.json.encode(evidence.series))
+    least = series + _least_answers(prompts, max_tokens)
+    return min(max(most, least), LONGEST_ANSWERS)
 
 
 def write_evidence(
@@ -217,6 +223,12 @@ def _read(path: Path) -> tuple[_EvidenceFile, _Body]:
     content = _bytes(path)
     try:
         file = msgspec.json.decode(content, type=_EvidenceFile)
+        if file.format == FORMAT and file.version < VERSION:
+            raise InvalidInputError.of(
+                str(path),
+                f"is of version {file.version}, written by an older gpuyard",
+                "check it with that version",
+            )
         if (file.format, file.version) != (FORMAT, VERSION):
             raise _no_evidence(
                 path,

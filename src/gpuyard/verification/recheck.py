@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from gpuyard.verification.check import Check
-from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import (
     Context,
     LeaseBusy,
@@ -21,7 +21,9 @@ from gpuyard.verification.context import (
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.trusted_changes import ask_trusted
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
+from gpuyard.verification.verdict import CheckOutcome
 
 
 async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
@@ -50,6 +52,38 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             check.trusted_runtime = dict(trusted.runtime)
 
 
+async def ask_for_engines(context: Context, checks: Sequence[Check]) -> None:
+    """Learn what the trusted engine is now, where checks say that theirs is another.
+
+    What is known of it may be old: if all are upgraded together, the answers that are
+    ready came before. One workload of each class is answered again. When the trusted
+    executor cannot be asked, the checks stay as they are.
+    """
+    others = [check for check in checks if _says_another_engine(check)]
+    for cls, group in groupby(sorted(others, key=_class), key=_class):
+        same = list(group)
+        trusted = context.trusted(cls)
+        asked = same[0].taken.workload_id
+        try:
+            answers = await _answers(context, trusted, asked, same[0])
+            assert trusted is not None
+        except (ExecutorFault, LeaseBusy, LeaseLost, OSError):
+            continue
+        for check in same:
+            check.trusted_runtime = dict(trusted.runtime) or check.trusted_runtime
+            if check.taken.workload_id == asked:
+                check.again = answers.get(check.taken.hidden, "")
+            await call(check.judge)
+
+
+def _says_another_engine(check: Check) -> bool:
+    """Whether it does, and the trusted executor was not asked since the seed was out.
+
+    One that was asked to follow has said what it is.
+    """
+    return check.outcome is CheckOutcome.OTHER_ENGINE and check.followed is None
+
+
 async def ask_every_prompt(context: Context, checks: Sequence[Check]) -> None:
     """Add the trusted executor's answers to all prompts of each check, or why not.
 
@@ -74,12 +108,14 @@ async def _all_answers(context: Context, check: Check) -> dict[str, str]:
     if trusted is None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     solve = partial(trusted.solve, cls, series, check.taken.seed)
-    right = await when_trusted_is_free(context, trusted, solve)
+    right = await ask_trusted(context, cls, trusted, solve)
+    if trusted.runtime:
+        check.trusted_runtime = dict(trusted.runtime)
     if missing := len(set(series) - set(right)):
         raise ExecutorFault(f"{trusted.name} left out {missing} of {len(series)}")
     if canonical(right) == await call(check.answers.read_bytes):
         return right
-    if right != await when_trusted_is_free(context, trusted, solve):
+    if right != await ask_trusted(context, cls, trusted, solve):
         raise ExecutorFault(f"{trusted.name} contradicts itself")
     return right
 
@@ -87,13 +123,14 @@ async def _all_answers(context: Context, check: Check) -> dict[str, str]:
 async def ask_for_digests(context: Context, checks: Sequence[Check]) -> None:
     """Have the trusted executor repeat the proofs of each check.
 
-    A check that has failed already is left out. The others each have their own nonce,
-    and a proof that nobody repeats shows nothing. Each check is told why its proofs
-    could not be repeated.
+    A check that has failed already is left out, and one whose answers did not come. The
+    others each have their own nonce, and a proof that nobody repeats shows nothing.
+    Each check is told why its proofs could not be repeated.
     """
     for check in checks:
         failed = any(line.ok is False for line in check.lines)
-        if check.fault or failed or not (check.claims and check.expected.proofs):
+        proofs = check.claims and check.expected.proofs
+        if failed or not (check.answers and proofs):
             continue
         try:
             right = await _trusted_digests(context, check)
@@ -148,9 +185,12 @@ async def _answers(
             f"there is none of the class {cls}" if workload else "the workload is gone"
         )
     prompts = await read_file(context, workload.blob, TRAITS[cls].prompts)
-    return await when_trusted_is_free(
-        context, trusted, lambda: trusted.solve(cls, prompts, check.taken.seed)
-    )
+    solve = partial(trusted.solve, cls, prompts, check.taken.seed)
+    return await ask_trusted(context, cls, trusted, solve)
+
+
+def _class(check: Check) -> Class:
+    return check.executor.gpu_class
 
 
 def _workload(check: Check) -> str:

@@ -7,6 +7,18 @@ from gpuyard.client.printing import print_json, print_table, say
 if TYPE_CHECKING:
     from gpuyard.verification.verify import VerificationReport
 
+FAILED = 1
+"""The exit code when an executor failed or was not judged, or evidence is not sound."""
+NOT_VERIFIED = 4
+"""The exit code when a class could not be verified, whatever came of the others."""
+
+
+def exit_code_of(report: "VerificationReport", *, allow_unjudged: bool) -> int:
+    """The exit code of a run."""
+    if report.changed:
+        return NOT_VERIFIED
+    return FAILED if report.failed or (report.unjudged and not allow_unjudged) else 0
+
 
 def print_report(report: "VerificationReport", as_json: bool) -> None:
     """Print the result of a run: one row, or one item, for each check."""
@@ -17,6 +29,7 @@ def print_report(report: "VerificationReport", as_json: bool) -> None:
             "left_out": report.left_out,
             "unjudged": report.unjudged,
             "faults": report.faults,
+            "changed": report.changed,
             "next": None,
         }
         print_json(document)

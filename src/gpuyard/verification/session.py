@@ -38,7 +38,7 @@ from gpuyard.verification.packing import remove_old_programs
 from gpuyard.verification.records import Records
 from gpuyard.verification.settlement import Settlement
 from gpuyard.verification.solver_jobs import SolverJobs
-from gpuyard.verification.tolerance_limits import limits_in
+from gpuyard.verification.tolerance_limits import required_limits
 from gpuyard.verification.trusted_executor import JobTrustedExecutor
 
 # Longer than any job with one may take.
@@ -185,7 +185,8 @@ class Session:
         limits = None
         tolerance = tolerance_of(self.store.settings, cls)
         if tolerance:
-            limits = limits_in({name: one.high for name, one in calibrated.items()})
+            ranges = {name: one.high for name, one in calibrated.items()}
+            limits = required_limits(cls.value, ranges)
         accepts = bool(tolerance and tolerance.accept_unknown_draws)
         terms = ClassTerms(deadline_s, Expected(cls.value), prepare_s, limits, accepts)
         if not claims or not isinstance(cls, GPUClass):

@@ -29,6 +29,7 @@ from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records import Records
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import (
+    WAITS_KEEP_FREE,
     TrustEstimate,
     brings_quarantine,
     keeps_place_free,
@@ -171,7 +172,7 @@ class Settlement:
 
     async def _with_consequences(self, result: CheckResult) -> CheckResult:
         records = self._context.records
-        history = await call(records.outcomes_by, result.executor)
+        history = await call(records.outcomes_after, result.check)
         bars = brings_quarantine(result.outcome, history)
         until = None
         if keeps_place_free(result.outcome, history):
@@ -201,9 +202,9 @@ class Settlement:
 
 
 def kept_free_until(records: Records, executor: str, now: float) -> float:
-    """Until when the place of an executor is kept free, by its last two checks."""
-    last, before = records.checks_by(executor, limit=2)
-    return now + kept_free_s(last["created_at"] - before["created_at"])
+    """Until when the place of an executor is kept free, by its newest checks."""
+    newest = records.checks_by(executor, limit=WAITS_KEEP_FREE)
+    return now + kept_free_s([row["created_at"] for row in newest])
 
 
 def lock_of(holder: str) -> str:

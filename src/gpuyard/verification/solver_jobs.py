@@ -101,8 +101,9 @@ class SolverJobs:
     async def is_held_by_us(self, executor: Executor, job: Job) -> bool:
         """Whether the job is still here, and another job of ours runs at its place.
 
-        What a job waits for once it was handed over is in the hands of the place. On
-        nodes of ours, a job without a GPU takes none away.
+        What a job waits for once it was handed over is in the hands of the place, and
+        of other queues nobody here knows which place a job has. On nodes of ours, a job
+        without a GPU takes none away.
         """
         if job.attempts:
             return False
@@ -190,13 +191,15 @@ class SolverJobs:
 def _takes_place_of(executor: Executor, other: Job) -> bool:
     """Whether a running job has what a solver of this executor would get."""
     settings = executor.settings
-    if other.provider != settings.provider:
+    if settings.provider != OWN_NODES or other.provider != OWN_NODES:
         return False
     if settings.gpu:
         return settings.gpu in other.gpus
+    # Where no GPU is named, the solvers of a batch would explain each other.
+    if _CHECK in other.labels:
+        return False
     needs_gpu = TRAITS[executor.gpu_class].gpus > 0
-    # Of queues of others, nobody here knows which GPUs a job has.
-    return bool(other.gpus) or not needs_gpu or settings.provider != OWN_NODES
+    return bool(other.gpus) or not needs_gpu
 
 
 def _mark_of(executor: Executor) -> str:

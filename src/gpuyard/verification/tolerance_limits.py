@@ -94,6 +94,19 @@ def ranges_of(limits: Limits) -> dict[str, tuple[float, float]]:
     return {f"{PREFIX}{name}": (0.0, limit) for name, limit in named.items()}
 
 
+def required_limits(cls: str, ranges: Mapping[str, float]) -> Limits:
+    """The limits among a class's calibrated ranges; InvalidInputError without them."""
+    limits = limits_in(ranges)
+    if limits is None:
+        raise InvalidInputError.of(
+            f"verification.tolerances.{cls}",
+            "is set, and it is not measured how much honest answers differ",
+            f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
+            " an executor whose answers you trust",
+        )
+    return limits
+
+
 def limits_in(ranges: Mapping[str, float]) -> Limits | None:
     """The limits among a class's calibrated ranges; None before they are measured."""
     names = [f"{PREFIX}{name}" for name in Limits.__struct_fields__]

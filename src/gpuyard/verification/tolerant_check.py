@@ -11,7 +11,6 @@ from gpuyard.verification.context import (
     LeaseBusy,
     LeaseLost,
     call,
-    when_trusted_is_free,
 )
 from gpuyard.verification.fingerprints import FingerprintError
 from gpuyard.verification.protocol import SAMPLING
@@ -22,8 +21,13 @@ from gpuyard.verification.tolerance import (
     checked_tokens,
     contradicts_itself,
 )
+from gpuyard.verification.trusted_changes import ask_trusted
 from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
 from gpuyard.verification.verdict import rounding
+
+
+class ContradictionError(Exception):
+    """The trusted executor says of the same tokens what rounding does not explain."""
 
 
 async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
@@ -42,25 +46,14 @@ async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
                 await call(check.judge)
 
 
-async def keep_runtimes(context: Context, checks: Sequence[Check]) -> None:
-    """Keep what each trusted executor said of its engine when it was asked just now.
-
-    So the next run knows when one has changed.
-    """
-    said: dict[Class, dict[str, str]] = {}
-    for check in checks:
-        if (check.followed or check.again is not None) and check.trusted_runtime:
-            said[check.executor.gpu_class] = check.trusted_runtime
-    for cls, runtime in said.items():
-        await call(context.records.note_runtime, cls, runtime)
-
-
 async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
     """Let the trusted executor follow the tokens of each check that needs it.
 
     That takes it one pass over the answers, and not a step for each token. If the
     fingerprints differ too much, it does so once more, and that counts: a trusted
-    executor that contradicts itself by more than rounding blames nobody.
+    executor that contradicts itself by more than rounding blames nobody. One that does
+    not follow leaves the check unexplained and not blameless: the executor chooses the
+    tokens, and may choose some that stop an engine.
     """
     for check in checks:
         tokens = await asyncio.to_thread(_tokens, check)
@@ -68,12 +61,17 @@ async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
             continue
         try:
             await _follow(context, check, tokens)
+            continue
+        except ContradictionError as error:
+            check.fault = f"{_NOT_COMPARED}: {error}"
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
-            check.fault = (
-                "its fingerprints could not be compared, because the trusted executor"
-                f" did not follow them: {error}"
+            check.unexplained = (
+                f"{_NOT_COMPARED}: the trusted executor did not follow them: {error}"
             )
-            await call(check.judge)
+        await call(check.judge)
+
+
+_NOT_COMPARED = "its fingerprints could not be compared"
 
 
 def _tokens(check: Check) -> str:
@@ -101,18 +99,28 @@ async def _follow(context: Context, check: Check, tokens: str) -> None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     prompts = sorted(check.taken.series)
     ask = partial(trusted.follow, cls, prompts, check.taken.seed, tokens)
-    first: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
-    check.followed = first
+    first = await ask_trusted(context, cls, trusted, ask)
     check.trusted_runtime = dict(trusted.runtime)
+    if not await call(_may_round, check):
+        # It has become what the executor is, so texts are compared, and asked for again
+        # if they differ.
+        await call(check.judge)
+        return
+    check.followed = first
     await call(check.judge)
     if not any(line.ok is False for line in check.lines):
         return
-    again: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
+    again = await ask_trusted(context, cls, trusted, ask)
     if await asyncio.to_thread(_contradicts, check, first, again):
-        raise ExecutorFault(f"{trusted.name} contradicts itself")
+        raise ContradictionError(f"{trusted.name} contradicts itself")
     # What is wrong by rounding of the trusted executor alone is right now.
     check.followed = again
     await call(check.judge)
+
+
+def _may_round(check: Check) -> bool:
+    """Whether honest answers may differ by rounding, as far as is known now."""
+    return bool(rounding(check.evidence()))
 
 
 def _contradicts(check: Check, first: FollowedAnswers, again: FollowedAnswers) -> bool:

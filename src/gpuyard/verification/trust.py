@@ -8,9 +8,10 @@ up for a fraud, and the prior is low, so that a new name is worth little.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
+from gpuyard.verification.records.batches import NEWEST_OF_EACH
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.verdict import CheckOutcome
 
@@ -23,7 +24,7 @@ UNEXPLAINED_BARS = 5
 UNEXPLAINED = FAILURE / 3
 # An executor says by itself that its engine is another, so a pass in between forgives
 # nothing: such checks count among so many of the newest, which is a day of watching.
-OTHER_ENGINE_OF = 48
+OTHER_ENGINE_OF = NEWEST_OF_EACH
 # Checks in a row that waited behind our own jobs, were excused by those of others or
 # came to nothing, from which on a place is kept free for the next check; for how many
 # times the pause between two checks, and for how long at most.
@@ -135,7 +136,7 @@ def _goes_on(history: Sequence[str]) -> bool:
 def keeps_place_free(outcome: CheckOutcome, history: Sequence[str]) -> bool:
     """Whether a check with this outcome makes us keep the place free for the next one.
 
-    `history`: the outcomes of the executor, newest first, with this one. Nobody is
+    `history`: the outcomes of the executor, this one first, then the newest. Nobody is
     blamed for work, ours or that of others. But a place that is never free for a check
     must not get one job after the other.
     """
@@ -145,9 +146,15 @@ def keeps_place_free(outcome: CheckOutcome, history: Sequence[str]) -> bool:
     return outcome in _AT_WORK and in_row >= WAITS_KEEP_FREE
 
 
-def kept_free_s(pause_s: float) -> float:
-    """For how many seconds a place is kept free, if two checks are `pause_s` apart."""
-    return min(KEPT_FREE_PAUSES * pause_s, LONGEST_KEPT_FREE_S)
+def kept_free_s(began: Sequence[float]) -> float:
+    """For how many seconds a place is kept free.
+
+    `began`: when the newest checks of the row began, newest first. The longest pause
+    between two of them counts: two watches may check one executor at nearly the same
+    time.
+    """
+    longest_s = max(later - earlier for later, earlier in pairwise(began))
+    return min(KEPT_FREE_PAUSES * longest_s, LONGEST_KEPT_FREE_S)
 
 
 def fails_habitually(history: Sequence[str]) -> bool:
@@ -163,7 +170,7 @@ def fails_habitually(history: Sequence[str]) -> bool:
 def brings_quarantine(outcome: CheckOutcome, history: Sequence[str]) -> bool:
     """Whether a check with this outcome brings quarantine.
 
-    `history`: the outcomes of the executor, newest first, with this one.
+    `history`: the outcomes of the executor, this one first, then the newest.
     """
     if outcome in _UNCLEAR:
         return unexplained_count(history) >= UNEXPLAINED_BARS
@@ -175,7 +182,7 @@ def record_after(
 ) -> ExecutorRecord:
     """The executor's record after a check, from the check's row.
 
-    `history`: the outcomes of the executor, newest first, with this one. A failure
+    `history`: the outcomes of the executor, this one first, then the newest. A failure
     brings quarantine, longer each time. A pass after its end makes the next one
     shorter. Whose engine still is another stays in quarantine, and loses no more.
     """

@@ -5,20 +5,25 @@ upgraded alone would blame nobody for anything. It is not verified until a perso
 calibrated it again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.verification.classes import Class
-from gpuyard.verification.context import Context, call
+from gpuyard.verification.context import Context, call, when_trusted_is_free
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.records import Records
 from gpuyard.verification.tolerance import changes_of_runtime
 from gpuyard.verification.tolerance_limits import PREFIX
 from gpuyard.verification.trusted_executor import TrustedExecutor
 
+T = TypeVar("T")
+
 
 class TrustedChangedError(GpuyardError):
-    """No class can be verified, because their trusted executors have changed."""
+    """No class can be verified: their trusted executors have changed, or the limits of
+    their tolerance are not measured.
+    """
 
     code = "verification_trusted_changed"
     exit_code = 4
@@ -41,6 +46,27 @@ def change_of(
     )
 
 
+async def ask_trusted(
+    context: Context,
+    cls: Class,
+    trusted: TrustedExecutor,
+    work: Callable[[], Awaitable[T]],
+) -> T:
+    """Run `work` as soon as the trusted executor is free, and note what it says of its
+    engine while nobody else can ask or accept another.
+
+    Raises as `when_trusted_is_free`.
+    """
+
+    async def noted() -> T:
+        done = await work()
+        if trusted.runtime:
+            await call(context.records.note_runtime, cls, trusted.runtime)
+        return done
+
+    return await when_trusted_is_free(context, trusted, noted)
+
+
 async def unchanged(
     context: Context, executors: Sequence[Executor]
 ) -> tuple[list[Executor], dict[Class, str]]:
@@ -61,7 +87,6 @@ async def accept(context: Context, cls: Class, runtime: Mapping[str, str]) -> No
     tolerance have to be measured again.
     """
     if runtime and await call(context.records.accept_runtime, cls, runtime):
-        await call(context.records.retire_answered, cls)
         await call(context.records.forget_ranges, cls, PREFIX)
 
 

@@ -271,13 +271,14 @@ class JobTrustedExecutor:
     ) -> TrustedRun:
         traits = TRAITS[self._executor.gpu_class]
         check_id = new_id(_KIND)
+        # The work may give a seed. It changes nothing that is the same in every order.
         order: OrderDocument = {
+            "seed": None,
+            **work,
             "version": VERSION,
             "check": check_id,
             "settings": dict(SAMPLING),
             "engine": self._executor.engine,
-            "seed": None,
-            **work,
         }
         limit_s = traits.prepare_s + self._patience_s() + AFTER_S
         channel = OutputChannel(

@@ -36,7 +36,7 @@ class CheckOutcome(StrEnum):
     something that was asked for could not be compared with anything, so the check is
     not passed. Unexplained: it came to nothing, and nothing shows whose fault that was.
     Other engine: the executor says that its engine is of another version than the
-    trusted one, and the settings do not allow that, so nothing was compared.
+    trusted one, and that the settings do not allow, or only what shows nothing of it.
     """
 
     PASSED = "passed"
@@ -137,28 +137,45 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     """Judge what the executor did.
 
     The lines are: hash, answers, comparison, deadline, then each claim; or its excuse.
+    Where something else stopped the check, claims that came are judged all the same.
     """
     if evidence.fault:
-        return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
+        line = VerdictLine("fault", None, f"not the executor's: {evidence.fault}")
+        return (line, *_claims_that_came(evidence))
     if evidence.waited:
         reason = f"other jobs of ours have its place: {evidence.waited}"
         return (VerdictLine("waited", None, reason),)
     if evidence.unexplained:
         reason = f"nothing shows whose fault it was: {evidence.unexplained}"
-        return (VerdictLine("unexplained", None, reason),)
+        line = VerdictLine("unexplained", None, reason)
+        return (line, *_claims_that_came(evidence))
     if evidence.sha256 is None and evidence.receipts:
         return (_excuse(evidence),)
-    told = judge_claims(
+    return (
+        *_answers(evidence),
+        _deadline(evidence),
+        *_solving(evidence),
+        *_claims(evidence),
+    )
+
+
+def _claims(evidence: Evidence) -> list[VerdictLine]:
+    """Judge each claim that was asked for."""
+    found = judge_claims(
         evidence.claims,
         evidence.expected,
         _elapsed(evidence.salted_at or evidence.hashed_at, evidence.claimed_at),
         evidence.nonce,
     )
-    findings = [
+    return [
         VerdictLine(one.name, one.ok, f"said {one.said}; expected {one.expected}")
-        for one in told
+        for one in found
     ]
-    return (*_answers(evidence), _deadline(evidence), *_solving(evidence), *findings)
+
+
+def _claims_that_came(evidence: Evidence) -> list[VerdictLine]:
+    """Judge the claims, unless the check was stopped before they came."""
+    return [] if evidence.claims is None else _claims(evidence)
 
 
 def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
@@ -262,7 +279,13 @@ def _compared(evidence: Evidence, answers: dict[str, str]) -> list[VerdictLine]:
     )
     lines = [VerdictLine("comparison", judged.ok, f"{why}; {judged.reason}")]
     if judged.ok and judged.unknown_draws:
-        lines.append(_draws(evidence.gpu_class, evidence.printed))
+        draws = _draws(evidence.gpu_class, evidence.printed)
+        lines.append(draws)
+        # Who says for ever that its engine is another must not stay unjudged for ever.
+        # Where the class of the trusted one is another, it has no choice.
+        same_class = evidence.trusted_class in (None, evidence.gpu_class)
+        if draws.ok is None and same_class:
+            lines += _other_engine(evidence)
     return lines
 
 
@@ -291,11 +314,15 @@ def _not_comparable(evidence: Evidence, why: str) -> list[VerdictLine]:
         f'"{evidence.gpu_class}"] and calibrate it'
     )
     reason = f"{why}, so answers cannot be compared exactly: {remedy}"
-    lines = [VerdictLine("comparison", None, reason)]
-    if differences_of_runtime(evidence.runtime, evidence.trusted_runtime):
-        told = "only the executor says of what version its engine is"
-        lines.append(VerdictLine("other_engine", None, told))
-    return lines
+    return [VerdictLine("comparison", None, reason), *_other_engine(evidence)]
+
+
+def _other_engine(evidence: Evidence) -> list[VerdictLine]:
+    """The line that counts against an executor whose engine is of another version."""
+    if not differences_of_runtime(evidence.runtime, evidence.trusted_runtime):
+        return []
+    told = "only the executor says of what version its engine is"
+    return [VerdictLine("other_engine", None, told)]
 
 
 def _draws(gpu_class: str, printed: Printed) -> VerdictLine:

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from gpuyard.domain.trust import check_place
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Claim
 from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.comparable import comparable
 from gpuyard.verification.context import (
     LeaseLost,
     call,
@@ -42,15 +43,11 @@ from gpuyard.verification.preparation import PreparationProgress
 from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import (
-    SOLVE,
-    SOLVE_PRINTED,
     Session,
     with_policy,
 )
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
-from gpuyard.verification.tolerance_limits import limits_in
-from gpuyard.verification.trusted_changes import TrustedChangedError, unchanged
-from gpuyard.verification.trusted_executor import TrustedExecutor
+from gpuyard.verification.trusted_changes import TrustedChangedError
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -82,13 +79,15 @@ class VerificationReport:
     `executors`: the records of all executors. `left_out`: executors for which there was
     no sample, or whose trusted executor has changed. `faults`: in words, which trusted
     executor has changed, which evidence was not kept and what was not reported to the
-    instance.
+    instance. `changed`: the classes that were not verified, because their trusted
+    executors have changed or the limits of their tolerance are not measured.
     """
 
     checks: list[Check]
     executors: dict[str, ExecutorRecord]
     left_out: list[str]
     faults: list[str]
+    changed: list[str]
 
     @property
     def failed(self) -> bool:
@@ -130,6 +129,8 @@ async def verify(
     checks, changed = await _in_turns(session, executors, batch, say)
     if changed and not checks:
         raise TrustedChangedError(" ".join(changed.values()))
+    # One that has changed only during the batch was compared with nobody, either.
+    changed |= (await comparable(session, executors))[1]
     done = {check.executor.name for check in checks}
     records = await call(session.context.records.executors)
     return VerificationReport(
@@ -137,6 +138,7 @@ async def verify(
         {record.name: record for record in records},
         [one.name for one in executors if one.name not in done],
         [*changed.values(), *ending.faults],
+        [cls.value for cls in changed],
     )
 
 
@@ -148,15 +150,15 @@ async def _in_turns(
 ) -> tuple[list[Check], dict[Class, str]]:
     """Verify each executor in as few batches as the samples allow.
 
-    Returns the checks, and why classes whose trusted executor has changed have none.
+    Returns the checks, and why classes that cannot be compared have none.
     """
     checks = list[Check]()
-    left, changed = await unchanged(session.context, executors)
+    left, changed = await comparable(session, executors)
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
         # Its trusted executor may just have answered as another engine.
-        left, more = await unchanged(session.context, left)
+        left, more = await comparable(session, left)
         changed |= more
         if not left:
             break
@@ -276,16 +278,14 @@ def check_claims(
 def check_tolerances(session: Session, executors: Sequence[Executor], say: Say) -> None:
     """Say beforehand what tolerance will not show.
 
-    Raises InvalidInputError where fingerprints are allowed but not calibrated.
+    Raises InvalidInputError for an executor that cannot make fingerprints.
     """
     settings = session.store.settings
     for cls in sorted({executor.gpu_class for executor in executors}):
         tolerance = tolerance_of(settings, cls)
         if tolerance is None:
             continue
-        ranges = session.store.records.ranges(cls)
         trusted = session.trusted.get(cls)
-        require_limits(cls, {name: one.high for name, one in ranges.items()}, trusted)
         _require_fingerprints(cls, executors)
         engine = trusted.engine_kind if trusted else ""
         if knows_no_draws(engine) and not tolerance.accept_unknown_draws:
@@ -307,32 +307,6 @@ def _require_fingerprints(cls: Class, executors: Sequence[Executor]) -> None:
                 "use transformers or vllm there, or remove"
                 f" [verification.tolerances.{cls}]",
             )
-
-
-def require_limits(
-    cls: Class, ranges: Mapping[str, float], trusted: TrustedExecutor | None
-) -> None:
-    """InvalidInputError where a class with tolerance lacks its limits or its deadline.
-
-    A deadline of work without fingerprints does not hold for it.
-    """
-    if limits_in(ranges) is None:
-        raise InvalidInputError.of(
-            f"verification.tolerances.{cls}",
-            "is set, and it was never measured how much honest answers differ",
-            f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
-            " an executor whose answers you trust",
-        )
-    if trusted is None or trusted.gpu_class is not cls:
-        return
-    if SOLVE in ranges and SOLVE_PRINTED not in ranges:
-        raise InvalidInputError.of(
-            f"verification.tolerances.{cls}",
-            "is set, and the deadline was calibrated without fingerprints, which take"
-            " time, too",
-            f"run `gpuyard verify calibrate --class {cls} --trusted {trusted.name}`"
-            " again",
-        )
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:

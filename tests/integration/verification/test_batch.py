@@ -406,6 +406,41 @@ async def test_a_second_opinion_goes_before_prompts_for_later(
     assert await with_trusted(context, trusted, judge) == "judged"
 
 
+async def test_who_has_waited_longest_for_a_trusted_executor_is_next(
+    records: Records, blobs: BlobStore, clock: HandClock
+):
+    """And not who asks again at once, before others look whether it is free."""
+    trusted = LocalTrusted(A)
+    context = make_context(records, blobs, trusted, clock=clock)
+    release = asyncio.Event()
+    order: list[str] = []
+
+    async def ask(name: str) -> None:
+        order.append(name)
+        await release.wait()
+
+    def asking(name: str) -> asyncio.Task[None]:
+        return asyncio.create_task(
+            when_trusted_is_free(context, trusted, lambda: ask(name))
+        )
+
+    first = asking("first")
+    await eventually(lambda: len(clock.waits) == 1, "the lock")
+    patient = asking("patient")
+    await eventually(lambda: len(clock.waits) == 2, "somebody who waits")
+    clock.advance(0.5)
+    release.set()
+    await first
+    again = asking("again")
+    await eventually(lambda: len(clock.waits) == 2, "both to wait")
+    clock.advance(1.0)
+    await patient
+    await eventually(lambda: again.done() or 1.0 in clock.waits, "the next try")
+    clock.advance(1.0)
+    await again
+    assert order == ["first", "patient", "again"]
+
+
 def receipt(key: Ed25519PrivateKey, **changes: object) -> dict[str, object]:
     fields = {
         "id": "r1",

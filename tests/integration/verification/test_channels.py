@@ -63,6 +63,10 @@ async def test_who_is_ready_waits_for_the_slowest_class_of_the_batch(
     assert jobs.limit_s >= barrier_s + 2 * 10.0 + AFTER_S, "and its job would be ended"
 
 
+SOLVER = {"verification": "chk_2"}
+"""The label of another check's job."""
+
+
 class OtherJobs:
     """A client of an instance where these jobs run."""
 
@@ -87,13 +91,19 @@ def job_of(state: str, **fields: object) -> Job:
         ({"gpu": "GPU-1"}, {"provider": "local", "gpus": []}, False),
         ({}, {"provider": "local", "gpus": []}, False),
         ({}, {"provider": "local", "gpus": ["GPU-7"]}, True),
-        ({"provider": "slurm"}, {"provider": "slurm", "gpus": []}, True),
+        ({"provider": "slurm"}, {"provider": "slurm", "gpus": ["GPU-7"]}, False),
+        ({}, {"provider": "local", "gpus": ["GPU-7"], "labels": SOLVER}, False),
+        (
+            {"gpu": "GPU-7"},
+            {"provider": "local", "gpus": ["GPU-7"], "labels": SOLVER},
+            True,
+        ),
     ],
 )
-async def test_a_job_without_a_gpu_takes_none_on_nodes_of_ours(
+async def test_only_a_job_that_has_its_place_explains_why_no_check_begins(
     tmp_path: Path, here: dict[str, object], other: dict[str, object], takes: bool
 ) -> None:
-    """Else a job that costs nothing would explain why no check begins."""
+    """Else a job that costs nothing would do, or any job in another queue."""
     client = cast(AsyncClient, OtherJobs(job_of("running", **other)))
     settings = ExecutorSettings.model_validate({"class": "t4", **here})
     rented = Executor("rented", GPUClass.T4, settings)

@@ -482,6 +482,25 @@ async def test_an_executor_that_dies_is_not_asked_again_and_loses_nothing(
     assert await answer(context, B) is StepOutcome.DONE
 
 
+async def test_what_a_trusted_engine_is_is_noted_though_it_dies_later(
+    context: Context, records: Records, blobs: BlobStore, trusted: LocalTrusted
+):
+    """Else answers of another engine would be used, and nobody would know."""
+    await fill(context)
+    await sample(context, B)
+    trusted.runtime = {"engine": "1"}
+
+    def dies(prompt: str) -> bool:
+        trusted.dead = True
+        return False
+
+    trusted.forgets = dies
+    assert await answer(context, B) is StepOutcome.FAILED
+    assert records.samples_ready(B) == 6
+    known = records.trusted_runtime(B)
+    assert known and known.newest == {"engine": "1"}
+
+
 async def test_a_workload_whose_file_is_gone_does_not_hold_up_its_class(
     context: Context, records: Records, blobs: BlobStore
 ):

@@ -239,10 +239,9 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     assert records.check("chk_none") is None
 
 
-def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Records):
-    """Else who is unexplained four times would only have to wait for our own faults."""
+def close_in_order(records: Records, *outcomes: str) -> list[Sequence[str]]:
+    """Close checks of e0 that began a second apart; returns the history of each."""
     batch = records.new_batch("one")
-    outcomes = ["unexplained"] * 4 + ["blameless", "unjudged"] * 30
     rows = [
         {
             "id": f"chk_{number:03}",
@@ -253,7 +252,7 @@ def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Reco
             "state": "open",
             "created_at": float(number),
         }
-        for number in range(len(outcomes) + 1)
+        for number in range(len(outcomes))
     ]
     records.add_checks(rows)
     told: list[Sequence[str]] = []
@@ -269,15 +268,57 @@ def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Reco
     records.close_checks(
         [
             {"id": row["id"], "executor": "e0", "outcome": outcome}
-            for row, outcome in zip(rows, [*outcomes, "unexplained"], strict=True)
+            for row, outcome in zip(rows, outcomes, strict=True)
         ],
         record_after,
     )
+    return told
+
+
+def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Records):
+    """Else who is unexplained four times would only have to wait for our own faults."""
+    nothing = ["blameless", "unjudged"] * 30
+    told = close_in_order(records, *["unexplained"] * 4, *nothing, "unexplained")
     assert told[-2] == ["unjudged", *["unexplained"] * 4]
     assert told[-1] == ["unexplained"] * 5
-    assert records.outcomes_by("e0") == told[-1]
+    assert records.outcomes_after("chk_064") == told[-1]
     # Checks come a second apart, so a place is kept free for the next two.
     assert kept_free_until(records, "e0", 1000.0) == 1002.0
+
+
+def test_who_waits_for_long_is_not_forgotten(records: Records):
+    """Else work would push what an executor said of its engine out of the history."""
+    others = ["other_engine", "passed"] * 4
+    told = close_in_order(records, *others, *["waited"] * 100, "other_engine")
+    assert list(told[-1]).count("other_engine") == 5
+    assert list(told[-1]).count("passed") == 4
+
+
+def test_the_history_of_a_check_begins_with_its_own_outcome(records: Records):
+    """Though one that began later was over before, as with two watches."""
+    close_in_order(records, "unexplained", "failed", "passed")
+    assert records.outcomes_after("chk_000") == ["unexplained", "passed", "failed"]
+    assert records.outcomes_after("chk_001") == ["failed", "passed", "unexplained"]
+
+
+def test_a_trusted_engine_that_was_another_for_a_time_has_to_be_accepted(
+    records: Records, blobs: BlobStore
+):
+    """Its answers of that time are not those of the engine that is back."""
+    engine, other = {"engine": "1"}, {"engine": "2"}
+    stock(records, blobs, B, workloads=1)
+    records.note_runtime(B, engine)
+    records.note_runtime(B, engine)
+    assert records.samples_ready(B) == 6
+    records.note_runtime(B, other)
+    assert records.samples_ready(B) == 0
+    stock(records, blobs, B, workloads=1, seed=2)
+    records.note_runtime(B, engine)
+    known = records.trusted_runtime(B)
+    assert known and (known.accepted, known.newest) == (engine, other)
+    assert records.accept_runtime(B, engine)
+    assert records.samples_ready(B) == 0
+    assert not records.accept_runtime(B, engine)
 
 
 def test_executors_ranges_and_receipts(records: Records, clock: HandClock):

@@ -193,14 +193,22 @@ async def test_fingerprints_are_compared_where_versions_differ(
     assert order["fingerprints"]
 
 
-@pytest.mark.parametrize("fault", ["dead", "wavers"])
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [("dead", CheckOutcome.UNEXPLAINED), ("wavers", CheckOutcome.BLAMELESS)],
+)
 async def test_a_trusted_executor_that_cannot_follow_blames_nobody(
-    context: Context, tmp_path: Path, trusted: MockTrusted, fault: str
+    context: Context,
+    tmp_path: Path,
+    trusted: MockTrusted,
+    fault: str,
+    expected: CheckOutcome,
 ) -> None:
+    """But who chooses tokens that stop it must not turn a failure into nothing."""
     setattr(trusted, fault, True)
     batch = tolerant_batch(context, tmp_path, honest=OtherVersion())
     outcome, reason = (await checks_of(batch, "honest"))["honest"]
-    assert outcome is CheckOutcome.BLAMELESS, reason
+    assert outcome is expected, reason
     assert "its fingerprints could not be compared" in reason
 
 
@@ -237,6 +245,50 @@ async def test_a_trusted_executor_that_was_upgraded_alone_is_noticed_and_blames_
     assert await unchanged(context, asked) == (asked, {})
     # What the other engine answered and what was measured with it holds no more.
     assert (records.samples_ready(CLASS), records.ranges(CLASS)) == (0, {})
+
+
+@pytest.mark.parametrize("tolerant", [False, True])
+async def test_all_that_were_upgraded_together_are_no_other_engines(
+    context: Context, tmp_path: Path, trusted: MockTrusted, tolerant: bool
+) -> None:
+    """The answers that are ready are older, and so is what is known of the engine."""
+    trusted.runtime = {"engine": "mock 2"}
+    trusted.says = lambda prompt, seed: f"{prompt} {seed}"
+    names = ("one", "other")
+    solvers = {name: OtherVersion() for name in names}
+    batch = (
+        tolerant_batch(context, tmp_path, **solvers)
+        if tolerant
+        else make_batch(context, Executors(**solvers), [CLASS], tmp_path)
+    )
+    found = await checks_of(batch, *names)
+    for outcome, reason in found.values():
+        assert outcome is CheckOutcome.BLAMELESS, reason
+        assert "the trusted executor itself says something else now" in reason
+    left, _ = await unchanged(context, [executor("one", CLASS)])
+    assert left == [], "until a person has calibrated the class again"
+
+
+class HonestVersion(Honest):
+    """Answers as everybody honest does, and says of what version its engine is."""
+
+    async def first(self, order: OrderDocument) -> Message:
+        return Ready(runtime={"engine": "mock"})
+
+
+async def test_a_trusted_executor_that_was_upgraded_alone_fails_no_prompt(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    """Its older answers are those of the executor, and its new ones are not."""
+    trusted.runtime = {"engine": "mock 3"}
+    trusted.says = lambda prompt, seed: f"{prompt} {seed}"
+    solvers = Executors(honest=HonestVersion())
+    batch = make_batch(context, solvers, [CLASS], tmp_path, every_prompt=True)
+    outcome, reason = (await checks_of(batch, "honest"))["honest"]
+    assert outcome is CheckOutcome.BLAMELESS, reason
+    assert "is 'mock 3' now" in reason
+    left, _ = await unchanged(context, [executor("honest", CLASS)])
+    assert left == []
 
 
 async def test_without_tolerance_another_version_is_not_judged_and_told_what_to_set(

@@ -161,7 +161,10 @@ def test_an_attestation_is_judged_where_there_is_a_root(
 
 
 def attestation_line(
-    gpus: int, nonce: str = NONCE, **shared: str
+    gpus: int,
+    nonce: str = NONCE,
+    earlier: dict[str, str] | None = None,
+    **shared: str,
 ) -> tuple[bool | None, str]:
     """What comes of the attestation of so many GPUs, all of which show one chip."""
     expected = Expected(
@@ -169,6 +172,7 @@ def attestation_line(
         inventory=True,
         attestation_root=pem(ROOT),
         shared_chips=shared,
+        earlier_chips=earlier or {},
     )
     gpu = {**GPU_SAID, "attestation": said()}
     findings = judge_claims({"inventory": [gpu] * gpus}, expected, 1.0, nonce)
@@ -183,6 +187,10 @@ def test_one_chip_vouches_for_one_gpu_of_one_executor() -> None:
     assert attestation_line(1, **{key: "rival"}) == (
         False,
         "a chip of its own, not that of rival",
+    )
+    assert attestation_line(1, earlier={key: "rival"}) == (
+        None,
+        "a chip with which rival has not passed just before",
     )
 
 

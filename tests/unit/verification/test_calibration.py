@@ -1,7 +1,10 @@
 """Calibration: the deadline and the ranges that a class is held to."""
 
+import asyncio
 import math
 import random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,12 +19,16 @@ from gpuyard.verification.calibration import (
     require_work,
 )
 from gpuyard.verification.classes import PracticeClass
+from gpuyard.verification.comparable import comparable, require_limits
 from gpuyard.verification.fingerprints import PrintDifference
 from gpuyard.verification.session import SOLVE, SOLVE_PRINTED, deadline_range
 from gpuyard.verification.tolerance_limits import limits_from, ranges_of
 from gpuyard.verification.trusted_executor import TrustedRun
-from gpuyard.verification.verify import require_limits
+from tests.support.executors import executor
 from tests.support.verification import LocalTrusted
+
+if TYPE_CHECKING:
+    from gpuyard.verification.session import Session
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
@@ -109,3 +116,21 @@ def test_a_deadline_without_fingerprints_does_not_hold_where_they_are_made() -> 
         require_limits(GPUClass.T4, {**measured, SOLVE: 9.0}, trusted)
     with pytest.raises(InvalidInputError, match="--class t4 --against EXECUTOR"):
         require_limits(GPUClass.T4, {SOLVE_PRINTED: 9.0}, trusted)
+
+
+def test_a_class_whose_limits_are_forgotten_is_left_out_alone() -> None:
+    """As after its trusted executor was upgraded and accepted: others are verified."""
+    records: Any = SimpleNamespace(
+        ranges=lambda cls: {}, trusted_runtime=lambda cls: None
+    )
+    tolerant = VerificationSettings.model_validate({"tolerances": {"t4": {}}})
+    session: Any = SimpleNamespace(
+        store=SimpleNamespace(settings=tolerant, records=records),
+        context=SimpleNamespace(trusted=LocalTrusted, records=records),
+        trusted={cls: LocalTrusted(cls) for cls in (GPUClass.T4, GPUClass.A10)},
+    )
+    asked = [executor("one", GPUClass.T4), executor("other", GPUClass.A10)]
+    left, missing = asyncio.run(comparable(cast("Session", session), asked))
+    assert left == asked[1:]
+    assert list(missing) == [GPUClass.T4]
+    assert "calibrate --class t4 --against EXECUTOR" in missing[GPUClass.T4]

@@ -329,10 +329,17 @@ def test_a_field_that_is_wrong_is_named(
 
 
 def test_another_version_is_told(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":2', 1))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"version":3', b'"version":4', 1))
     with pytest.raises(
         InvalidInputError,
-        match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 3",
+        match="is 'gpuyard evidence' of version 4, not 'gpuyard evidence' of 3",
+    ):
+        check_evidence(file)
+    file.write_bytes(whole.replace(b'"version":3', b'"version":2', 1))
+    with pytest.raises(
+        InvalidInputError,
+        match=r"of version 2, written by an older gpuyard \(check it with that version",
     ):
         check_evidence(file)
 
@@ -408,7 +415,7 @@ def test_evidence_of_the_largest_class_has_room_for_all_that_can_come(
         answers=None,
     )
     longest = longest_answers(asked, most)
-    assert longest >= min(12 * prompts * most, LARGEST // 4)
+    assert longest >= len(msgspec.json.encode(series)) + 12 * prompts * most
     printed = msgspec.structs.replace(
         NO_PRINTS, file=prints, trusted=prints, texts_sha256="0" * 64
     )
@@ -429,10 +436,10 @@ def test_evidence_of_the_largest_class_has_room_for_all_that_can_come(
 def test_a_series_that_evidence_has_no_room_for_is_refused_with_the_figures() -> None:
     prompts = [f"{number} {'a' * 8000}" for number in range(480)]
     fault = fault_of_series(prompts)
-    assert fault and "480 prompts of 3," in fault and "and at most 2," in fault
+    assert fault and "480 prompts of 3," in fault and "and at most 897," in fault
     with pytest.raises(ValueError, match="fit evidence beside the answers"):
         chosen_prompts(prompts, 480)
-    assert fault_of_series(prompts[:360]) is None
+    assert fault_of_series(prompts[:240]) is None
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(file: Path) -> None:

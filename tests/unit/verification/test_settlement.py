@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gpuyard.domain.trust import Trust
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.settlement import CheckResult, place_trust
@@ -127,5 +129,7 @@ def test_to_keep_a_place_free_ends_no_other_quarantine() -> None:
 
 
 def test_a_place_is_kept_free_until_a_second_check_could_have_come() -> None:
-    assert kept_free_s(1800.0) == 3600.0
-    assert kept_free_s(7 * 86400.0) == LONGEST_KEPT_FREE_S == 86400.0
+    assert kept_free_s([1800.0, 0.0]) == 3600.0
+    overlapping = [5402.0, 5400.0, 3602.0, 3600.0, 1802.0]
+    assert kept_free_s(overlapping) == pytest.approx(3596.0)
+    assert kept_free_s([7 * 86400.0, 0.0]) == LONGEST_KEPT_FREE_S == 86400.0

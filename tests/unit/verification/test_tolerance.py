@@ -332,13 +332,21 @@ ANY_TOKEN = {
 
 
 @pytest.mark.parametrize(
-    ("accepts", "found"),
-    [(False, CheckOutcome.UNJUDGED), (True, CheckOutcome.PASSED)],
+    ("accepts", "trusted_class", "found"),
+    [
+        (False, None, CheckOutcome.OTHER_ENGINE),
+        (False, "practice-6", CheckOutcome.UNJUDGED),
+        (True, None, CheckOutcome.PASSED),
+    ],
 )
 def test_where_the_draws_are_not_known_nobody_passes_unless_the_settings_accept_it(
-    accepts: bool, found: CheckOutcome
+    accepts: bool, trusted_class: str | None, found: CheckOutcome
 ) -> None:
-    lines = judge(without_draws(PrintedFile(SERIES, 7, OTHER_VERSION), accepts=accepts))
+    """And it counts, unless the class of the trusted executor is the reason: else who
+    says that its engine is another would never be judged, and lose nothing.
+    """
+    checked = without_draws(PrintedFile(SERIES, 7, OTHER_VERSION), accepts=accepts)
+    lines = judge(msgspec.structs.replace(checked, trusted_class=trusted_class))
     assert outcome(lines) is found, lines
     (line,) = [one for one in lines if one.name == "draws"]
     assert "cannot tell which tokens the seed gives" in line.reason

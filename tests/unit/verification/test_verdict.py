@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.domain.verifications import NewVerification
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt, sign
@@ -197,6 +198,25 @@ def test_a_claim_that_is_wrong_fails_a_check_with_right_answers() -> None:
         assert found is CheckOutcome.FAILED and lines["vram_digest"][0] is False
 
 
+@pytest.mark.parametrize("stopped", ["fault", "unexplained"])
+def test_what_stops_a_check_hides_no_claim_that_came(stopped: str) -> None:
+    expected = Expected(
+        "practice-12",
+        nonce=evidence().nonce,
+        vram_gb=0.001,
+        vram_digest="ab" * 32,
+        claims_s=9.0,
+    )
+    wrong = {"vram": {"gigabytes": 0.001, "digest": "cd" * 32}}
+    right = {"vram": {"gigabytes": 0.001, "digest": "ab" * 32}}
+    found, lines = verdict(expected=expected, claims=wrong, **{stopped: "it hangs"})
+    assert found is CheckOutcome.FAILED and lines["vram_digest"][0] is False
+    nothing = {"fault": CheckOutcome.BLAMELESS, "unexplained": CheckOutcome.UNEXPLAINED}
+    for claims in (right, None):  # none came before it was stopped
+        found, _ = verdict(expected=expected, claims=claims, **{stopped: "it hangs"})
+        assert found is nothing[stopped]
+
+
 def excused(**changes: Any) -> dict[str, Any]:
     receipt = Receipt(
         "rcp_1", "slurm/a100", "job_1", "practice-12", NOW - 60, 600, "instance"
@@ -242,3 +262,8 @@ def test_a_receipt_excuses_no_answers_that_came() -> None:
         is CheckOutcome.FAILED
     )
     assert verdict(sha256=None, answers=None, receipts=())[0] is CheckOutcome.FAILED
+
+
+def test_the_interface_names_every_outcome() -> None:
+    text = NewVerification.__doc__ or ""
+    assert [one for one in CheckOutcome if f"`{one}`" not in text] == []

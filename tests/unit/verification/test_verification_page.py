@@ -107,7 +107,7 @@ def test_other_numbers_of_the_page() -> None:
     assert (trust.WAITS_KEEP_FREE, trust.KEPT_FREE_PAUSES) == (5, 2)
     assert trust.LONGEST_KEPT_FREE_S == 86400
     assert "from the fifth check in a row that waited, was excused" in TEXT
-    assert "for twice the pause between the last two checks, and a day" in TEXT
+    assert "for twice the longest pause between the last five checks, and a day" in TEXT
     assert attested_chips.SHOWN_BEFORE_S == 3600 and "in the last hour" in TEXT
     policy = VerificationPolicy()
     assert max(policy.step_limit_s, trusted_executor.LONGEST_TASK_S) == 1800

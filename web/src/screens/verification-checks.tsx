@@ -110,6 +110,11 @@ function Executors({ verdicts }: { verdicts: Verification[] }) {
   );
 }
 
+/** An outcome such as `other_engine`, for people. */
+function inWords(outcome: string): string {
+  return outcome.replaceAll("_", " ");
+}
+
 function countOf(verdicts: Verification[], outcome: string): number {
   return verdicts.filter((one) => one.outcome === outcome).length;
 }
@@ -175,9 +180,7 @@ function VerdictTable({ verdicts, onShow }: TableProps) {
               <td>{verdict.executor}</td>
               <td>{verdict.gpu_class}</td>
               <td>
-                <Badge tone={TONES[verdict.outcome] ?? "warn"}>
-                  {verdict.outcome.replaceAll("_", " ")}
-                </Badge>
+                <Badge tone={TONES[verdict.outcome] ?? "warn"}>{inWords(verdict.outcome)}</Badge>
               </td>
               <td class="words">{verdict.reason || "–"}</td>
               <td class="number">{format.duration(verdict.solve_s)}</td>
@@ -197,7 +200,7 @@ function markOf(ok: boolean | null | undefined): [Tone, string] {
 
 function About({ verdict, onClose }: { verdict: Verification; onClose: () => void }) {
   return (
-    <Dialog title={`${verdict.executor}: ${verdict.outcome}`} onClose={onClose}>
+    <Dialog title={`${verdict.executor}: ${inWords(verdict.outcome)}`} onClose={onClose}>
       <dl class="facts">
         <dt>Check</dt>
         <dd class="mono">{verdict.id}</dd>

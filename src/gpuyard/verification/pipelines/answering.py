@@ -69,9 +69,6 @@ async def _answer(step: StepRun) -> dict[str, Any]:
         raise StepFailed(turn.fault, answered=turn.answered)
     if not turn.answered:
         raise StepFailed("no workload was answered", missing=turn.missing)
-    # What a check compares itself with, when its own engine is of another version.
-    if trusted.runtime:
-        await call(context.records.note_runtime, cls, trusted.runtime)
     return {"answered": turn.answered, "waiting": len(workloads) - turn.answered}
 
 
@@ -92,6 +89,9 @@ async def _answer_one(
         return
     finally:
         turn.seconds.append(context.clock.monotonic() - began)
+    # Before its answers are stored, since the older ones may be retired by this.
+    if trusted.runtime:
+        await call(context.records.note_runtime, cls, trusted.runtime)
     missing = sum(not isinstance(answers.get(prompt), str) for prompt in prompts)
     if missing:
         turn.missing += 1

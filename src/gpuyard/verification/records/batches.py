@@ -13,9 +13,9 @@ from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
 RecordAfter = Callable[[ExecutorRecord | None, Row, Sequence[str]], ExecutorRecord]
-# How many of an executor's outcomes decide about it. Those that say nothing of it are
-# left out, so that many of them do not push out the others.
-_HISTORY = 100
+NEWEST_OF_EACH = 48
+"""How many checks of an executor decide about it, of each outcome. So many of one do
+not push out the others."""
 _SAY_NOTHING = ("blameless", "unjudged")
 
 
@@ -86,7 +86,7 @@ class BatchRecords(RecordsBase):
         """Store how checks ended and update their executors, in one transaction.
 
         `record_after` returns an executor's new record from the old one (None: there is
-        none), the check's row and the newest outcomes, this one first. A check that was
+        none), the check's row and the outcomes, this one first. A check that was
         closed before changes nothing.
         """
         with self.database.writing(lock="executors") as tx:
@@ -120,21 +120,22 @@ class BatchRecords(RecordsBase):
         )
 
     def claims_since(self, at: float) -> list[tuple[str, dict[str, Any]]]:
-        """The claims of checks that were passed since then, each with its executor."""
+        """The claims of checks that were passed and answered since then, each with its
+        executor.
+        """
         wanted = sa.select(checks.c.executor, checks.c.claims).where(
-            checks.c.created_at >= at, checks.c.outcome == "passed"
+            checks.c.answered_at >= at, checks.c.outcome == "passed"
         )
         with self.database.reading() as tx:
             rows = tx.execute(wanted.order_by(checks.c.created_at)).all()
         return [(executor, claims) for executor, claims in rows if claims]
 
-    def outcomes_by(self, executor: str) -> list[str]:
-        """The newest outcome of an executor, and before it those that decide about it.
-
-        The newest comes first.
+    def outcomes_after(self, check_id: str) -> list[str]:
+        """The outcome of a check, and after it the others of its executor that decide
+        about it, newest first.
         """
         with self.database.reading() as tx:
-            return _outcomes(tx, executor)
+            return _outcomes(tx, check_id)
 
     def _rows(self, statement: sa.Select[Any]) -> list[Row]:
         with self.database.reading() as tx:
@@ -145,22 +146,36 @@ def _update_executor(tx: sa.Connection, row: Row, record_after: RecordAfter) -> 
     mine = executors.c.name == row["executor"]
     known = tx.execute(sa.select(executors).where(mine)).mappings().first()
     old = ExecutorRecord(**known) if known else None
-    record = record_after(old, row, _outcomes(tx, row["executor"]))
+    record = record_after(old, row, _outcomes(tx, row["id"]))
     tx.execute(executors.delete().where(mine))
     tx.execute(executors.insert().values(**asdict(record)))
 
 
-def _outcomes(tx: sa.Connection, executor: str) -> list[str]:
-    """The newest outcome of an executor, and before it those that decide about it."""
-    wanted = (
-        sa.select(checks.c.outcome)
-        .where(checks.c.executor == executor, checks.c.scored.is_(True))
-        .order_by(checks.c.created_at.desc(), checks.c.id.desc())
+def _outcomes(tx: sa.Connection, check_id: str) -> list[str]:
+    """The outcome of a check, and after it those of its executor that decide about it.
+
+    That check comes first, though another that began later may be over already.
+    """
+    executor, own = tx.execute(
+        sa.select(checks.c.executor, checks.c.outcome).where(checks.c.id == check_id)
+    ).one()
+    newest = (checks.c.created_at.desc(), checks.c.id.desc())
+    place = sa.func.row_number().over(partition_by=checks.c.outcome, order_by=newest)
+    found = (
+        sa.select(
+            checks.c.outcome, checks.c.created_at, checks.c.id, place.label("place")
+        )
+        .where(
+            checks.c.executor == executor,
+            checks.c.id != check_id,
+            checks.c.scored.is_(True),
+            checks.c.outcome.not_in(_SAY_NOTHING),
+        )
+        .subquery()
     )
-    newest = tx.scalar(wanted.limit(1))
-    deciding = wanted.where(checks.c.outcome.not_in(_SAY_NOTHING)).limit(_HISTORY)
-    found = [outcome for outcome in tx.scalars(deciding) if outcome]
-    return [newest, *found] if newest in _SAY_NOTHING else found
+    wanted = sa.select(found.c.outcome).where(found.c.place <= NEWEST_OF_EACH)
+    others = wanted.order_by(found.c.created_at.desc(), found.c.id.desc())
+    return [own, *tx.scalars(others)]
 
 
 def _release(tx: sa.Connection, batch_id: str, now: float) -> None:

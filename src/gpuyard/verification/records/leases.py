@@ -5,6 +5,9 @@ import sqlalchemy as sa
 from gpuyard.verification.records.base import RecordsBase
 from gpuyard.verification.tables import leases
 
+# Leases of holders that died, with names that nobody takes again.
+_KEPT_S = 86400.0
+
 
 class LeaseRecords(RecordsBase):
     """Leases by name.
@@ -23,18 +26,25 @@ class LeaseRecords(RecordsBase):
             ).first()
             if found and found.holder != holder and found.until > now:
                 return False
-            tx.execute(leases.delete().where(leases.c.name == name))
+            long_over = leases.c.until < now - _KEPT_S
+            tx.execute(leases.delete().where((leases.c.name == name) | long_over))
             tx.execute(
                 leases.insert().values(name=name, holder=holder, until=now + seconds)
             )
             return True
 
-    def is_leased(self, name: str) -> bool:
-        """Whether anybody has a lease now."""
-        wanted = sa.select(leases.c.until).where(leases.c.name == name)
+    def first_lease(self, ending: str) -> str | None:
+        """The first name of a lease that somebody has now, of those with this ending;
+        None if there is none.
+        """
+        wanted = sa.select(leases.c.name).where(
+            leases.c.name.endswith(ending, autoescape=True),
+            leases.c.until > self._now(),
+        )
         with self.database.reading() as tx:
-            until = tx.scalar(wanted)
-        return until is not None and until > self._now()
+            names = tx.scalars(wanted).all()
+        # SQLite takes upper and lower case for the same.
+        return min((name for name in names if name.endswith(ending)), default=None)
 
     def renew(self, name: str, holder: str, seconds: float) -> bool:
         """Extend a lease; False when it was released or another has it."""

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from gpuyard.verification.classes import Class
 from gpuyard.verification.records.base import RecordsBase
+from gpuyard.verification.records.workloads import retire_answered
 from gpuyard.verification.tables import trusted_runtimes
 
 
@@ -14,8 +15,8 @@ from gpuyard.verification.tables import trusted_runtimes
 class TrustedRuntime:
     """What a trusted executor said of its engine: its version and number format.
 
-    `accepted`: when the class was calibrated, or else at first. `newest`: when it ran
-    last.
+    `accepted`: when the class was calibrated, or else at first. `newest`: what it has
+    said since then, if that is something else.
     """
 
     accepted: Mapping[str, str]
@@ -32,38 +33,53 @@ class TrustedRuntimeRecords(RecordsBase):
 
     def trusted_runtime(self, cls: Class) -> TrustedRuntime | None:
         """What is known of a class's trusted engine; None before it ran."""
-        wanted = sa.select(trusted_runtimes.c.accepted, trusted_runtimes.c.newest)
         with self.database.reading() as tx:
-            row = tx.execute(
-                wanted.where(trusted_runtimes.c.gpu_class == cls.value)
-            ).first()
-            return TrustedRuntime(*row) if row else None
+            return _known(tx, cls)
 
     def note_runtime(self, cls: Class, said: Mapping[str, str]) -> None:
-        """Note what the trusted executor says now. What it says first is accepted."""
-        mine = trusted_runtimes.c.gpu_class == cls.value
-        newest = trusted_runtimes.update().where(mine).values(newest=dict(said))
+        """Note what the trusted executor says now. What it says first is accepted.
+
+        Where it says another thing than before, its older answers are used no more.
+        Once it has changed, it stays so until a person accepts what it is: who goes
+        back to what was accepted may have answered as another meanwhile.
+        """
+        now = dict(said)
         with self.database.writing(lock="trusted runtimes") as tx:
-            if not tx.execute(newest).rowcount:
-                tx.execute(
-                    trusted_runtimes.insert().values(
-                        gpu_class=cls.value, accepted=dict(said), newest=dict(said)
-                    )
-                )
+            known = _known(tx, cls)
+            if known is None:
+                _put(tx, cls, TrustedRuntime(now, now))
+            elif now not in (known.accepted, known.newest):
+                _put(tx, cls, TrustedRuntime(known.accepted, now))
+                retire_answered(tx, cls, self._now())
 
     def accept_runtime(self, cls: Class, said: Mapping[str, str]) -> bool:
         """Accept what the trusted executor says; returns whether it said another thing
-        before.
+        since it was accepted last. Then its older answers are used no more.
         """
-        mine = trusted_runtimes.c.gpu_class == cls.value
+        now = dict(said)
         with self.database.writing(lock="trusted runtimes") as tx:
-            before = tx.execute(
-                sa.select(trusted_runtimes.c.accepted).where(mine)
-            ).first()
-            tx.execute(trusted_runtimes.delete().where(mine))
-            tx.execute(
-                trusted_runtimes.insert().values(
-                    gpu_class=cls.value, accepted=dict(said), newest=dict(said)
-                )
-            )
-            return before is not None and before[0] != dict(said)
+            known = _known(tx, cls)
+            _put(tx, cls, TrustedRuntime(now, now))
+            changed = known is not None and known != TrustedRuntime(now, now)
+            if changed:
+                retire_answered(tx, cls, self._now())
+            return changed
+
+
+def _known(tx: sa.Connection, cls: Class) -> TrustedRuntime | None:
+    wanted = sa.select(trusted_runtimes.c.accepted, trusted_runtimes.c.newest)
+    row = tx.execute(wanted.where(trusted_runtimes.c.gpu_class == cls.value)).first()
+    return TrustedRuntime(*row) if row else None
+
+
+def _put(tx: sa.Connection, cls: Class, runtime: TrustedRuntime) -> None:
+    tx.execute(
+        trusted_runtimes.delete().where(trusted_runtimes.c.gpu_class == cls.value)
+    )
+    tx.execute(
+        trusted_runtimes.insert().values(
+            gpu_class=cls.value,
+            accepted=dict(runtime.accepted),
+            newest=dict(runtime.newest),
+        )
+    )

@@ -154,17 +154,6 @@ class WorkloadRecords(RecordsBase):
         with self.database.writing() as tx:
             tx.execute(one.values(retired_at=self._now()))
 
-    def retire_answered(self, cls: Class) -> int:
-        """Stop using answered workloads that no batch has; returns how many."""
-        answered = workloads.update().where(
-            workloads.c.gpu_class == cls.value,
-            workloads.c.finished_at.is_not(None),
-            workloads.c.batch_id.is_(None),
-            workloads.c.retired_at.is_(None),
-        )
-        with self.database.writing() as tx:
-            return tx.execute(answered.values(retired_at=self._now())).rowcount
-
     def retire_stale(self, cls: Class, before: float) -> int:
         """Retire old workloads that were never answered; returns how many.
 
@@ -230,6 +219,17 @@ class WorkloadRecords(RecordsBase):
         for some in chunks(expired.series):
             with self.database.writing() as tx:
                 tx.execute(series.delete().where(series.c.id.in_(some)))
+
+
+def retire_answered(tx: sa.Connection, cls: Class, now: float) -> None:
+    """Stop using answered workloads of a class that no batch has."""
+    answered = workloads.update().where(
+        workloads.c.gpu_class == cls.value,
+        workloads.c.finished_at.is_not(None),
+        workloads.c.batch_id.is_(None),
+        workloads.c.retired_at.is_(None),
+    )
+    tx.execute(answered.values(retired_at=now))
 
 
 _COLUMNS = (workloads.c.id, workloads.c.seed, workloads.c.blob)
