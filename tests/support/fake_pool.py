@@ -14,7 +14,7 @@ from gpuyard.controller.controller import Controller
 from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import ProviderError
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder
+from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder, PoolOwner
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
@@ -25,7 +25,8 @@ PRICE = Decimal("1.50")
 class FakePoolHands:
     """All machines that were ever started, by their owner.
 
-    `refusal`: what a launch is refused with. `lose_replies`: a launch is carried out,
+    `refusal`: what a launch is refused with, `no_size` how the question for the size
+    fails, and `no_answer` that for the machines. `lose_replies`: a launch is carried out,
     and its reply is lost. `hold`: launches and ends wait for it before they are carried
     out.
     """
@@ -36,6 +37,8 @@ class FakePoolHands:
         self.orders: dict[str, PoolOrder] = {}
         self.known: dict[str, PoolMachine] = {}
         self.refusal: ProviderError | None = None
+        self.no_size: ProviderError | None = None
+        self.no_answer: ProviderError | None = None
         self.lose_replies = False
         self.hold: asyncio.Event | None = None
         self.launches = 0
@@ -49,6 +52,8 @@ class FakePoolHands:
         self.known[owner] = replace(self.known[owner], **fields)
 
     async def size(self) -> NodeSize:
+        if self.no_size:
+            raise self.no_size
         return NodeSize("g1", 4.0, 16.0, 1, "Tesla T4", 15.0, "7.5")
 
     async def launch(self, order: PoolOrder) -> PoolMachine:
@@ -76,6 +81,8 @@ class FakePoolHands:
         return self.known.get(owner)
 
     async def machines(self) -> Sequence[PoolMachine]:
+        if self.no_answer:
+            raise self.no_answer
         return list(self.known.values())
 
     async def end(self, reference: str) -> None:
@@ -172,3 +179,18 @@ class Pooled(Controlled):
         self.hosts[joined.node_id] = host
         await self.provider.join(joined.node_id)
         return host
+
+
+class FakeOwner(PoolOwner):
+    """An instance that has these rows."""
+
+    def __init__(self, *rows: str, installation: str = "f" * 32) -> None:
+        self.rows = set(rows)
+        self.known_as = installation
+
+    @property
+    def installation(self) -> str:
+        return self.known_as
+
+    def owns(self, owner: str) -> bool:
+        return owner in self.rows

@@ -28,7 +28,7 @@ from gpuyard.node import port_stream
 from gpuyard.providers.base import Sink
 from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
-from gpuyard.providers.pool_hands import PoolHands
+from gpuyard.providers.pool_hands import PoolHands, PoolOwner
 
 DIAL_AGAIN_S = 0.01
 
@@ -217,7 +217,7 @@ class FakeProvider(NodeProvider):
         self._away.add(node_id)
         await self._hang_up(node_id)
 
-    def pool_hands(self, name: str, settings: PoolSettings) -> PoolHands | None:
+    def pool_hands(self, settings: PoolSettings, owner: PoolOwner) -> PoolHands | None:
         return self.hands
 
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.gangs import Gangs, has_ended_on
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.open_invitations import (
+    FOR_POOLS,
     OpenInvitation,
     invitation_of_row,
     rented_invitation_id,
@@ -123,7 +124,8 @@ class JoinedNodes:
         self, given: NewInvitation, secret: str = ""
     ) -> tuple[OpenInvitation, str]:
         """A new invitation and its secret, which nobody is shown again: a random one,
-        or `secret`. RefusedError if the name is taken.
+        or `secret`, that of a node of a pool. RefusedError if the name is taken, or if
+        people have too many that are open.
         """
         now = self._core.clock()
         if given.name and self._is_taken(given.name):
@@ -132,19 +134,16 @@ class JoinedNodes:
                 f"Give another --name, or remove it: `gpuyard nodes remove"
                 f" {given.name}`.",
             )
-        waiting = [
-            one
-            for one in self._invitations.values()
-            if one.is_open(now) and not one.attempt_id
-        ]
-        if len(waiting) >= _MOST_OPEN:
+        waiting = [one for one in self._invitations.values() if one.counts(now)]
+        if not secret and len(waiting) >= _MOST_OPEN:
             raise RefusedError(
                 f"There are {_MOST_OPEN} invitations, and no more at a time.",
                 "Wait until some have expired.",
             )
+        made_id = new_id(FOR_POOLS if secret else "invitation")
         secret = secret or secrets.token_urlsafe(CODE_BYTES)
         expires_at = now + given.expires_in_s
-        made = OpenInvitation(new_id("invitation"), given.name, expires_at)
+        made = OpenInvitation(made_id, given.name, expires_at)
         await self._add(made, digest_of(secret))
         return made, secret
 

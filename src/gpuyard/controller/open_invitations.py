@@ -9,6 +9,8 @@ from gpuyard.domain.joining import InvitationState, KnownInvitation
 
 _SHORTEST_TAIL = 4
 _RENTED = "rented"
+FOR_POOLS = "pooled"
+"""The beginning of the ids of invitations that a pool has made for its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class OpenInvitation:
             used_at=self.used_at,
             used_from=self.used_from,
         )
+
+    def counts(self, now: float) -> bool:
+        """Whether it is open and a person has made it. Those of providers and pools
+        come and go by themselves.
+        """
+        return self.is_open(now) and not self.id.startswith((_RENTED, FOR_POOLS))
 
     @property
     def attempt_id(self) -> str:

@@ -42,8 +42,10 @@ class LivePool:
     """A pool as this server knows it. `hands` is None where its provider has none.
 
     `machines` are those of the newest answer, by their owner; it was asked for at
-    `asked_at` (monotonic seconds). `problem`: why the provider cannot be asked, for
-    people. `boots`: how many seconds the last nodes took to come.
+    `answered_at`, and the newest question, answered or not, was put at `asked_at`
+    (monotonic seconds). `used_at`: when it last had a node, or was new. `problem`:
+    why the provider cannot be asked, for people. `boots`: how many seconds the last
+    nodes took to come.
     """
 
     name: str
@@ -53,6 +55,8 @@ class LivePool:
     size: NodeSize | None = None
     machines: dict[str, PoolMachine] = field(default_factory=dict[str, PoolMachine])
     asked_at: float = -math.inf
+    answered_at: float = -math.inf
+    used_at: float = field(default_factory=time.monotonic)
     size_asked_at: float = -math.inf
     is_asking: bool = False
     problem: str = ""
@@ -123,20 +127,38 @@ class PoolCalls:
         now = time.monotonic()
         pool.is_asking = True
         try:
-            if pool.size is None or now >= pool.size_asked_at + _SIZE_AGAIN_S:
-                pool.size = await hands.size()
-                pool.size_asked_at = now
-            found = await hands.machines()
-            pool.machines = {machine.owner: machine for machine in found}
-            pool.problem = ""
-            await self._end_strays(pool, hands)
-        except ProviderError as error:
-            if pool.problem != str(error):
-                log.warning("a pool cannot ask", pool=pool.name, why=str(error))
-            pool.problem = str(error)
+            # Machines live and end whether there are others to be had or not.
+            no_size = await self._ask_size(pool, hands, now)
+            no_machines = await self._ask_machines(pool, hands, now)
         finally:
             pool.asked_at = now
             pool.is_asking = False
+        problem = no_machines or no_size
+        if problem and pool.problem != problem:
+            log.warning("a pool cannot ask", pool=pool.name, why=problem)
+        pool.problem = problem
+
+    async def _ask_size(self, pool: LivePool, hands: PoolHands, now: float) -> str:
+        """Why it is not known, for people; empty if it is."""
+        if pool.size is not None and now < pool.size_asked_at + _SIZE_AGAIN_S:
+            return ""
+        try:
+            pool.size = await hands.size()
+        except ProviderError as error:
+            return str(error)
+        pool.size_asked_at = now
+        return ""
+
+    async def _ask_machines(self, pool: LivePool, hands: PoolHands, now: float) -> str:
+        """Why they are not known, for people; empty if they are."""
+        try:
+            found = await hands.machines()
+            pool.machines = {machine.owner: machine for machine in found}
+            pool.answered_at = now
+            await self._end_strays(pool, hands)
+        except ProviderError as error:
+            return str(error)
+        return ""
 
     async def _end_strays(self, pool: LivePool, hands: PoolHands) -> None:
         """End the machines of pools whose rows have gone: a call that was thought lost
@@ -160,14 +182,16 @@ class PoolCalls:
             order = await self._codes.order(row)
             machine = await pool.hands.launch(order)
         except GpuyardError as error:
-            self._launch_failed(pool, row, error)
+            await self._launch_failed(pool, row, error)
         else:
             self._launched(row, machine)
         finally:
             self._over(row.id)
         await self._core.committed(own_only=True)
 
-    def _launch_failed(self, pool: LivePool, row: PoolRow, error: GpuyardError) -> None:
+    async def _launch_failed(
+        self, pool: LivePool, row: PoolRow, error: GpuyardError
+    ) -> None:
         pool.problem = str(error)
         code = error.error_code if isinstance(error, ProviderError) else ""
         if code in TRANSIENT:
@@ -175,6 +199,9 @@ class PoolCalls:
         now = self._core.clock()
         pool.failed(str(error), now)
         self._book.change(row.id, state=PoolStage.GONE, ended_at=now, why=str(error))
+        # Not before: a server that goes on from there would start a machine that could
+        # not join.
+        await self._codes.withdraw(row)
 
     def _launched(self, row: PoolRow, machine: PoolMachine) -> None:
         now = self._book.rows.get(row.id)
@@ -218,7 +245,7 @@ class PoolCalls:
         it does not run.
         """
         asked_at = self._end_asked_at.get(row.id)
-        if asked_at is None or row.id in self.busy or pool.asked_at <= asked_at:
+        if asked_at is None or row.id in self.busy or pool.answered_at <= asked_at:
             return False
         machine = pool.machines.get(row.id)
         return machine is None or not machine.live

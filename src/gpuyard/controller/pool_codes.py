@@ -29,19 +29,28 @@ class PoolCodes:
         self._joined_nodes = joined_nodes
         self.door: JoiningDoor | None = None
 
+    def _the_door(self) -> JoiningDoor:
+        if self.door is None:
+            raise ProviderError(NO_DOOR, "gpuyard", "SETTING")
+        return self.door
+
+    @property
+    def installation(self) -> str:
+        """The id of the instance; ProviderError where no machine may join."""
+        return self._the_door().fingerprint[:32]
+
     async def order(self, row: PoolRow) -> PoolOrder:
         """The order for a node; the same one each time. ProviderError where no machine
-        may join; RefusedError if there are too many invitations.
+        may join; RefusedError if another node has its name.
         """
-        if self.door is None:
-            raise ProviderError(NO_DOOR, row.provider, "SETTING")
+        door = self._the_door()
         secret = self._secret(row.id)
         known = self._joined_nodes.invited_with(secret)
         if known is None:
             given = NewInvitation(name=row.name, expires_in_s=_GOOD_FOR_S)
             await self._joined_nodes.invite(given, secret)
-        url = await self.door.url_for_machines()
-        code = f"{self.door.fingerprint}.{secret}"
+        url = await door.url_for_machines()
+        code = f"{door.fingerprint}.{secret}"
         return PoolOrder(row.id, row.name, url, code)
 
     def node_of(self, row: PoolRow) -> str | None:

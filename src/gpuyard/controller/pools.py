@@ -7,6 +7,7 @@ providers follow from the rows and run beside it.
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
@@ -37,6 +38,9 @@ from gpuyard.scheduler.pools import (
 
 # Decisions come by the thousand a second, looks do not.
 LOOK_AGAIN_S = 0.5
+# For so long after its last node, a pool asks for machines: one may come late, of a
+# launch that was thought lost.
+_LATE_S = 300.0
 
 
 class Pools:
@@ -89,7 +93,7 @@ class Pools:
         if provider is None:
             problem = f"there is no provider {settings.provider}"
             return LivePool(name, settings, None, problem=problem)
-        hands = provider.pool_hands(name, settings)
+        hands = provider.pool_hands(settings, self)
         problem = "" if hands else f"{settings.provider} keeps no nodes ready"
         return LivePool(name, settings, hands, problem=problem)
 
@@ -119,6 +123,11 @@ class Pools:
     def open_door(self, door: JoiningDoor) -> None:
         """Machines may join from now on."""
         self._codes.door = door
+
+    @property
+    def installation(self) -> str:
+        """See PoolOwner."""
+        return self._codes.installation
 
     def owns(self, owner: str) -> bool:
         """Whether a machine with this owner is that of a node of a pool."""
@@ -223,12 +232,18 @@ class Pools:
     def _next_s(self, pool: LivePool, now: float) -> float:
         """In how many seconds something may have changed that nobody tells of."""
         next_s = math.inf
-        if pool.hands and (pool.size is None or self.book.of(pool.name)):
+        if pool.hands and self._has_news(pool):
             next_s = min(pool.hands.poll_s, REPEAT_S)
         wake_at = pool.plan.wake_at if pool.plan else None
         if wake_at is not None:
             next_s = min(next_s, max(wake_at - now, LOOK_AGAIN_S))
         return next_s
+
+    def _has_news(self, pool: LivePool) -> bool:
+        """Whether its provider may have something to tell."""
+        if self.book.of(pool.name):
+            pool.used_at = time.monotonic()
+        return pool.size is None or time.monotonic() < pool.used_at + _LATE_S
 
     def _advance(self, pool: LivePool, row: PoolRow, now: float) -> None:
         """Note how far a node has come."""
@@ -325,8 +340,7 @@ class Pools:
                 self._drained.add(row.id)
                 self._begin(partial(self._drain, row), f"drain-{row.name}")
         for pool in self.by_name.values():
-            is_needed = pool.size is None or self.book.of(pool.name)
-            if is_needed and self._calls.may_ask(pool):
+            if self._has_news(pool) and self._calls.may_ask(pool):
                 self._begin(partial(self._calls.ask, pool), f"machines-{pool.name}")
 
     def _begin(self, work: Callable[[], Awaitable[None]], name: str) -> None:

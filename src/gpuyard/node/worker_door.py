@@ -5,6 +5,7 @@ A worker shows its own token; what it says is a line of JSON, and so is the answ
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from gpuyard.config.accounts import Accounts, make_passable, workers_socket
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
-from gpuyard.config.sockets import listening_socket
+from gpuyard.config.sockets import listening_socket, peer_uid
 from gpuyard.domain import wire, wire_frames
 from gpuyard.node.link import ServerAddress, open_link, read_answer
 
@@ -22,6 +23,11 @@ _LONGEST_LINE = 1 << 20
 # The worker waits longer: it asks again only when nobody works on its question.
 _ANSWER_S = 50.0
 _BACKLOG = 512
+# Any job may connect, as often as it wants. A worker that is turned away asks again.
+MOST_OF_ACCOUNT = 32
+_MOST = 512
+_MOST_ASKED = 32
+FIRST_LINE_S = 5.0
 _question: msgspec.json.Decoder[wire.TakeItem] = msgspec.json.Decoder(wire.TakeItem)
 
 
@@ -42,6 +48,9 @@ class WorkerDoor:
         self._server = server
         self._for_accounts = for_accounts
         self._listener: asyncio.Server | None = None
+        # How many connections are open, by the user at their other end.
+        self._open = Counter[int]()
+        self._asking = asyncio.Semaphore(_MOST_ASKED)
 
     async def open(self) -> None:
         """Listen for as long as this process lives; OSError."""
@@ -60,11 +69,27 @@ class WorkerDoor:
     ) -> None:
         """Pass on one question. A worker that gets no answer asks again."""
         with closing(writer), suppress(OSError, EOFError, ValueError):
-            async with asyncio.timeout(_ANSWER_S):
-                question = _question.decode(await _line(reader))
-                answer = await self._ask(question)
-            writer.write(answer)
-            await writer.drain()
+            uid = peer_uid(writer.get_extra_info("socket"))
+            if not self._has_room(uid):
+                return
+            self._open[uid] += 1
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    answer = await self._answer(reader)
+                    writer.write(answer)
+                    await writer.drain()
+            finally:
+                self._open[uid] -= 1
+
+    def _has_room(self, uid: int) -> bool:
+        most = MOST_OF_ACCOUNT if self._for_accounts else _MOST
+        return self._open[uid] < most and self._open.total() < _MOST
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        async with asyncio.timeout(FIRST_LINE_S):
+            question = _question.decode(await _line(reader))
+        async with self._asking:
+            return await self._ask(question)
 
     async def _ask(self, question: wire.TakeItem) -> bytes:
         """The answer of the server, as a line of JSON; OSError, EOFError, ValueError if

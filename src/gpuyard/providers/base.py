@@ -42,7 +42,7 @@ from gpuyard.providers.cost import cost_of
 from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.placing import gpu_type_of
-from gpuyard.providers.pool_hands import PoolHands
+from gpuyard.providers.pool_hands import PoolHands, PoolOwner
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
@@ -294,8 +294,10 @@ class GpuProviderInterface(ABC):
 
     # --- pools ---
 
-    def pool_hands(self, name: str, settings: PoolSettings) -> PoolHands | None:
-        """What starts the nodes of this pool; None if the provider can start none."""
+    def pool_hands(self, settings: PoolSettings, owner: PoolOwner) -> PoolHands | None:
+        """What starts the nodes of this pool; None if the provider can start none.
+        `owner`: the instance.
+        """
         return None
 
     # --- beside a job ---

@@ -67,6 +67,19 @@ class PoolMachine:
     currency: str = ""
 
 
+class PoolOwner(Protocol):
+    """The instance whose pools these are."""
+
+    @property
+    def installation(self) -> str:
+        """Its id, of hexadecimal digits. ProviderError where no machine may join it."""
+        ...
+
+    def owns(self, owner: str) -> bool:
+        """Whether it has a row with this id, of a node that has not gone."""
+        ...
+
+
 class PoolHands(Protocol):
     """The machines of one pool at its provider. Each call may raise ProviderError.
 

@@ -3,6 +3,7 @@ they are ended. A module per queue says how they are submitted, listed and ended
 """
 
 import hashlib
+import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder
+from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder, PoolOwner
 
 # Its home goes with it. What is still there of it is ended by the queue.
 _SCRIPT = """\
@@ -26,12 +27,13 @@ here="$(mktemp -d /tmp/gpuyard-pool.XXXXXX)" || exit 1
 GPUYARD_HOME="$here/home"
 export GPUYARD_HOME
 mkdir "$GPUYARD_HOME" && cd "$GPUYARD_HOME" || exit 1
-{install}{{ {command} join {url} "$code" --foreground; }} &
+{install}{before}{{ {command} join {url} "$code" --foreground; }} &
 agent=$!
 leave() {{
     trap - TERM
-    kill "$agent" 2>/dev/null
+    {end}
     wait "$agent"
+    {after}
     cd / && rm -rf "$here"
     exit 0
 }}
@@ -46,25 +48,43 @@ python3 -m venv "$here/venv" || exit 1
 PATH="$here/venv/bin:$PATH"
 export PATH
 """
+# A shell in the background may go on beside its program: that gets no signal then.
+# So a single command takes the place of the shell. Several are a group, which is ended
+# whole; a shell that makes none without a terminal gives its place to the last one.
+_ONE_COMMAND = re.compile(r"[^\s=;&|<>(){}!]+(\s[^;&|<>(){}!\n]*)?")
+_END_IT = """kill "$agent" 2>/dev/null"""
+_GROUP = "set -m 2>/dev/null\n"
+_END_GROUP = """kill -TERM "-$agent" 2>/dev/null || kill "$agent" 2>/dev/null"""
+_AFTER_GROUP = """while kill -0 "-$agent" 2>/dev/null; do sleep 0.1; done"""
 SETTING = "SETTING"
 """The code of errors about what the settings ask for."""
 
 
-def installation_of(home: Path) -> str:
-    """A word for the instance of this home, which tells its nodes from those of others
-    in the same queue.
+def older_label(home: Path) -> str:
+    """How earlier versions told the nodes of an instance from those of others. A home
+    at the same path gives the same label, so only nodes with a row are its own.
     """
     return hashlib.sha256(str(home.absolute()).encode()).hexdigest()[:12]
 
 
 class QueuePool(ABC):
-    """`PoolHands` of one pool at the external queue `provider`."""
+    """`PoolHands` of one pool of the instance `owner` at the external queue
+    `provider`. `home`: that of the instance.
+    """
 
     def __init__(
-        self, provider: str, pool: PoolSettings, poll_s: float, currency: str
+        self,
+        provider: str,
+        pool: PoolSettings,
+        poll_s: float,
+        currency: str,
+        owner: PoolOwner,
+        home: str,
     ) -> None:
         self.poll_s = poll_s
         self.pool = pool
+        self.owner = owner
+        self.older_label = older_label(Path(home))
         self._provider = provider
         self._currency = currency
         # Of a node, once the queue was asked.
@@ -150,13 +170,16 @@ class QueuePool(ABC):
         *,
         live: bool,
         began_at: float | None = None,
+        counts_from: float | None = None,
         leaving: bool = False,
         why: str = "",
     ) -> PoolMachine:
-        """A node as the queue tells of it."""
+        """A node as the queue tells of it. `counts_from`: since when its lifetime
+        counts (UTC seconds).
+        """
         ends_at = None
-        if began_at and self.pool.lifetime:
-            ends_at = began_at + self.pool.lifetime
+        if counts_from and self.pool.lifetime:
+            ends_at = counts_from + self.pool.lifetime
         return PoolMachine(
             owner,
             reference,
@@ -176,8 +199,16 @@ class QueuePool(ABC):
         install = ""
         if self.pool.install:
             install = _INSTALL.format(install=shlex.quote(self.pool.install))
+        command = self.pool.command.strip()
+        is_one = bool(_ONE_COMMAND.fullmatch(command))
         return _SCRIPT.format(
-            code=code, install=install, command=self.pool.command, url=order.join_url
+            code=code,
+            install=install,
+            before="" if is_one else _GROUP,
+            command=f"exec {command}" if is_one else command,
+            url=order.join_url,
+            end=_END_IT if is_one else _END_GROUP,
+            after=":" if is_one else _AFTER_GROUP,
         )
 
     def error(self, message: str, code: str) -> ProviderError:

@@ -8,7 +8,7 @@ from gpuyard.domain.units import format_gb
 from gpuyard.resource_manager.batch import Batch
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.fitting import suitable_devices
-from gpuyard.scheduler.nodes import Device
+from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.pool_demand import pools_for
 
 
@@ -75,19 +75,26 @@ class BatchGpus:
                 "every GPU is a brain's, or has a pinned model; unpin one, or submit it"
                 " with --shared"
             )
+        missing = self.missing_node(batch) if batch.exclusive else None
+        if missing and not batch.row["began_at"]:
+            return f"it waits for {missing.title}, which has models: {missing.why_not}"
         return None
 
-    def node_is_missing(self) -> bool:
-        """Whether a node with models on it is not connected, because this server or its
-        agent has just started.
+    def missing_node(self, batch: Batch) -> Node | None:
+        """A node with models on it that the batch may use and that is not connected,
+        because this server or its agent has just started; None if there is none.
         """
         view = self._core.view
         for resident in self._residents.servers.live.values():
             for gpu in resident.gpus:
-                node_id = view.devices[gpu].node_id if gpu in view.devices else None
-                if node_id and not view.node(node_id).online:
-                    return True
-        return False
+                if gpu not in view.devices:
+                    continue
+                node = view.node(view.devices[gpu].node_id)
+                may_use = batch.script.joined or not node.joined
+                # One that a person has cordoned comes back when that person says so.
+                if may_use and not node.cordoned and not node.online:
+                    return node
+        return None
 
     def may_stay(self, batch: Batch, attempt_id: str) -> bool:
         """Whether a worker may take another item.

@@ -113,7 +113,7 @@ class Batches:
         for batch in self.live.values():
             events += self._note_losses(batch)
         self._core.emit(events)
-        alone = self._exclusive_batch()
+        alone = self.exclusive_batch()
         self._residents.closed_for_batch = alone is not None
         for batch in list(self.live.values()):
             try:
@@ -124,7 +124,7 @@ class Batches:
                     f"a fault of gpuyard's own: {error}; see the server's log"
                 )
 
-    def _exclusive_batch(self) -> Batch | None:
+    def exclusive_batch(self) -> Batch | None:
         """The exclusive batch whose turn it is: one that has begun before others.
 
         A batch without any GPU does not count, so that it holds up no other.
@@ -239,7 +239,7 @@ class Batches:
         """Give each GPU of the batch one worker, or release it."""
         gpus = [device.uuid for device in self.gpus.exclusive(batch)]
         if not batch.row["began_at"]:
-            if not gpus or self.gpus.node_is_missing():
+            if not gpus or self.gpus.missing_node(batch):
                 return
             self._reload.note_models(batch)
         for worker in list(self.workers.waiting(batch)):

@@ -84,9 +84,14 @@ class PoolNeeds:
         return self._waiting(model) * answer_s / queue.slots - boot_s
 
     def _items(self) -> Iterator[Wish]:
+        alone = self._batches.exclusive_batch()
         for batch in self._batches.live.values():
+            # The others have no workers until it has ended: nodes would come for
+            # nothing, go and come again.
+            is_its_turn = alone in (None, batch) or not batch.script.gpus
             is_paused = time.monotonic() < batch.paused_until
-            if batch.script.joined and batch.queued and not is_paused:
+            may_work = is_its_turn and not is_paused
+            if batch.script.joined and batch.queued and may_work:
                 shape = Shape.of(self._batches.workers.spec(batch, None))
                 item_s = _item_s(batch)
                 wait_s = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -98,6 +99,11 @@ async def test_a_node_that_cannot_be_had_is_asked_for_again_later_and_why_is_sai
         lambda: pool.plan and "us-east-1a has no g1 now" in pool.plan.why, "the reason"
     )
     assert instance.rows()[0]["why"] == "us-east-1a has no g1 now"
+    # Nobody joins in the place of a node that was refused.
+    joined_nodes = instance.controller.joined_nodes
+    gone = {row["name"] for row in instance.rows() if row["state"] == "gone"}
+    invited = {one.name: one.state.value for one in joined_nodes.invitations()}
+    assert {invited[name] for name in gone} == {"over"}
     instance.cloud.refusal = None
     await instance.boot()
     await instance.until_states("joined")
@@ -193,6 +199,62 @@ async def test_a_machine_that_nobody_knows_is_ended(make: Make):
     assert instance.cloud.known[row["id"]].live
 
 
+async def test_what_becomes_of_machines_is_seen_while_no_others_are_to_be_had(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pool_calls, "_SIZE_AGAIN_S", 0.0)
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU, retry_count=1)
+    await instance.boot()
+    await instance.begun(job)
+    (row,) = instance.rows()
+    instance.cloud.no_size = ProviderError("max_price: g1 costs more", "fake", "PRICE")
+    pool = instance.controller.pools.by_name["warm"]
+    await eventually(lambda: pool.problem.startswith("max_price"), "the problem")
+    instance.cloud.put(row["id"], live=False, why="the host has failed")
+    await eventually(lambda: instance.states()[0] == "gone", "its row to go")
+    instance.cloud.no_size = None
+    await instance.cancel(job)
+
+
+async def test_a_node_has_not_gone_because_its_provider_does_not_answer(make: Make):
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU)
+    await instance.boot()
+    await instance.end_all([job])
+    may_end = instance.cloud.hold = asyncio.Event()
+    instance.let_idle_go()
+    await instance.until_states("ending")
+    # Its agent comes back no more, and the next server has no older answer, either.
+    instance.hosts = {"node_1": instance.host}
+    instance.cloud.no_answer = ProviderError("no route to the cloud", "fake", "TIMEOUT")
+    await instance.restart()
+    may_end.set()
+    await eventually(lambda: not instance.cloud.live, "its machine to be ended")
+    pool = instance.controller.pools.by_name["warm"]
+    asked_at = time.monotonic()
+    await eventually(lambda: pool.asked_at > asked_at + 0.1, "some more questions")
+    assert instance.states() == ["ending"]
+    instance.cloud.no_answer = None
+    await instance.until_states()
+
+
+async def test_a_machine_that_comes_after_the_last_row_has_gone_is_ended(make: Make):
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU)
+    await instance.boot()
+    await instance.end_all([job])
+    instance.let_idle_go()
+    await instance.until_states()
+    (row,) = instance.rows()
+    late = f"poolnode_{'0' * 32}"
+    gone = instance.cloud.known[row["id"]]
+    instance.cloud.known[late] = replace(
+        gone, owner=late, reference="i-late", live=True
+    )
+    await eventually(lambda: not instance.cloud.known[late].live, "it to be ended")
+
+
 async def printed_and_ended(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
     """A job that has printed something and ended, and its node of the pool, which would
     go; what it has printed can be read once the event is set.
@@ -235,6 +297,60 @@ async def test_the_next_server_brings_home_what_jobs_have_printed(make: Make):
     await instance.until_states()
     del instance.hosts[host.node_id]
     assert await printed(instance, job) == b"trained\n"
+
+
+async def test_what_is_older_than_any_log_is_not_brought_home(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    instance = await make(max=1)
+    job, host, _ = await printed_and_ended(instance)
+    await instance.until_states("draining")
+    await instance.crash()
+    host.hold_log = None
+    retention = instance.settings.retention.model_copy(update={"logs_days": 1e-9})
+    instance.settings = instance.settings.model_copy(update={"retention": retention})
+    await instance.start()
+    await instance.until_states()
+    assert not copy_of(instance, job).exists()
+
+
+def copy_of(instance: Pooled, job: str) -> Path:
+    (attempt,) = instance.attempts(job)
+    return instance.controller.logs._copy_path(attempt["id"])
+
+
+async def test_a_node_cannot_fill_the_disk_with_what_jobs_print(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pool_output, "SPARE_BYTES", 0)
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU, log_limit_gb=1 / 1024)
+    (host,) = await instance.boot()
+    host.attempts[await instance.begun(job)].log = b"x" * (3 << 20)
+    await instance.finish(job)
+    await instance.until(job)
+    instance.let_idle_go()
+    await instance.until_states()
+    copy = copy_of(instance, job)
+    assert not list(copy.parent.glob(f"{copy.stem}*"))
+
+
+async def test_output_that_is_none_holds_up_no_other(make: Make):
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU)
+    (host,) = await instance.boot()
+    attempt_id = await instance.begun(job)
+    host.attempts[attempt_id].log = cast("bytes", "no bytes")
+    await instance.finish(job)
+    await instance.until(job)
+    other = await instance.submit(**ONE_GPU)
+    host.attempts[await instance.begun(other)].log = b"trained\n"
+    await instance.finish(other)
+    await eventually(lambda: copy_of(instance, other).exists(), "the output")
+    assert not copy_of(instance, job).exists()
+    await eventually(lambda: attempt_id in host.logs, "its end to be recorded")
+    host.logs[attempt_id] = b"at last\n"
+    await eventually(lambda: copy_of(instance, job).exists(), "the other output")
 
 
 async def test_a_node_does_not_wait_for_ever(

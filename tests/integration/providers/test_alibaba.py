@@ -406,6 +406,30 @@ async def test_a_machine_that_is_ended_before_it_was_listed_is_known_to_be_gone(
     assert known[reference].state is InstanceState.GONE
 
 
+async def test_no_listing_is_older_than_the_one_before(
+    ecs: FakeEcs, api: AlibabaApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = api._client.call
+    under_way = 0
+    most = 0
+
+    async def counted(region: str, action: str, *more: Any, **fields: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await call(region, action, *more, **fields)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(api._client, "call", counted)
+    fill(ecs, 1)
+    # Fleet and pools ask at the same time. By an older listing, a new machine would be
+    # gone.
+    await asyncio.gather(*(api.instances("home-1") for _ in range(3)))
+    assert most == 1
+
+
 # --- what gpuyard does beside ---
 
 

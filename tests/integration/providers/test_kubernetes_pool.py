@@ -14,6 +14,7 @@ from gpuyard.providers.kubernetes.pool import KubernetesPool
 from gpuyard.providers.pool_hands import PoolOrder
 from tests.integration.providers.test_kubernetes import IMAGE, provider
 from tests.integration.providers.test_kubernetes_life import left
+from tests.support.fake_pool import FakeOwner
 from tests.support.kubernetes import Cluster, Node
 from tests.support.wait import eventually
 
@@ -42,7 +43,7 @@ def run(cluster: Cluster, home: Path, work: Work, **pool: Any) -> None:
     async def all_of_it() -> None:
         prices = {"NVIDIA-A100-SXM4-40GB": 3}
         kubernetes = provider(cluster, home, force_after_s=0.1, prices=prices)
-        hands = kubernetes.pool_hands("warm", PoolSettings(**given))
+        hands = kubernetes.pool_hands(PoolSettings(**given), FakeOwner())
         try:
             await asyncio.wait_for(work(hands), 60)
         finally:
@@ -58,7 +59,8 @@ def test_a_node_is_one_pod_with_all_gpus_and_goes_with_its_secret(
         size = await hands.size()
         assert (size.gpus, size.cpus) == (2, 8.0)
         machine = await hands.launch(order())
-        # The reply was lost, and the next server asks again.
+        # The reply was lost, and the next server asks again, whatever there is now.
+        hands.pool = hands.pool.model_copy(update={"image": None})
         again = await hands.launch(order())
         assert again.reference == machine.reference
         (pod,) = await eventually(
@@ -74,6 +76,15 @@ def test_a_node_is_one_pod_with_all_gpus_and_goes_with_its_secret(
         assert "print.se" not in str(pod)
         (told,) = await hands.machines()
         assert told.live and told.began_at and str(told.price_per_hour) == "6"
+        own = hands.owner
+        hands.owner = FakeOwner(installation="0" * 32)
+        assert await hands.machines() == []
+        # One that an earlier version has started, with a label of its own.
+        hands.older_label = own.installation
+        assert await hands.machines() == []
+        hands.owner = FakeOwner("poolnode_1", installation="0" * 32)
+        assert await hands.machines() == [told]
+        hands.owner = own
         await hands.end(machine.reference)
         await eventually(lambda: not left(cluster), "all to go")
         assert await hands.find("poolnode_1") is None

@@ -41,7 +41,8 @@ def played(tmp_path: Path) -> Iterator[PlayedSkyPilot]:
 async def open_api(
     played: PlayedSkyPilot, **settings: str
 ) -> AsyncGenerator[SkyPilotApi]:
-    api = SkyPilotApi(SkyPilotConfig.read(played.settings(**settings)))
+    given = {"home": str(played.cloud.folder), **settings}
+    api = SkyPilotApi(SkyPilotConfig.read(played.settings(**given)))
     try:
         yield api
     finally:

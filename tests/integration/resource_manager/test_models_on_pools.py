@@ -174,6 +174,30 @@ async def test_a_batch_brings_a_node_and_its_workers_ask_by_their_agent(
     await instance.until_states()
 
 
+async def test_no_node_comes_for_a_batch_whose_turn_it_is_not(
+    make: Make, tmp_path: Path
+):
+    instance = await make(max=2)
+    batches = instance.manager.batches
+
+    def spec(mode: BatchMode, *names: str) -> BatchSpec:
+        items = tuple(ItemSpec(path=f"/items/{name}") for name in names)
+        results = str(tmp_path / mode)
+        return BatchSpec(
+            script="count", items=items, source="/items", results=results, mode=mode
+        )
+
+    alone = (await batches.submit(spec(BatchMode.EXCLUSIVE, "a")))["batch_id"]
+    await instance.boot()
+    await eventually(lambda: batches.summary(alone)["workers"] == 1, "its worker")
+    needs = instance.controller.pools._needs
+    assert needs
+    await eventually(lambda: len(needs.wishes()) == 1, "a wish")
+    shared = (await batches.submit(spec(BatchMode.SHARED, "b", "c")))["batch_id"]
+    assert batches.summary(shared)["counts"]["queued"] == 2
+    assert len(needs.wishes()) == 1
+
+
 async def _boots_for(instance: PooledModels, asked: Awaitable[str]) -> str:
     asking = asyncio.ensure_future(asked)
     await instance.boot()

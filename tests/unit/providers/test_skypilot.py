@@ -1,7 +1,10 @@
 """SkyPilot's words as gpuyard's, and what `[providers.skypilot]` may say."""
 
+import os
+import time
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from gpuyard.providers.instances.api import (
     InstanceState,
 )
 from gpuyard.providers.instances.markets import offer_of
+from gpuyard.providers.skypilot.bridge import tidy
 from gpuyard.providers.skypilot.client import code_of
 from gpuyard.providers.skypilot.config import SkyPilotConfig
 from gpuyard.providers.skypilot.launches import AcceptedLaunches
@@ -192,3 +196,17 @@ def test_a_launch_of_which_skypilot_tells_no_more_is_forgotten() -> None:
     # The second was accepted after SkyPilot was asked.
     assert launches.machines_in(answer(), "lab", names_before) == []
     assert launches.names == {"gpuyard-lab-attempt-2"}
+
+
+def test_the_secrets_of_launches_that_were_cut_off_do_not_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "launches"
+    tidy(str(folder))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name, hours in (("old", 2), ("new", 0)):
+        (folder / name).mkdir()
+        (folder / name / "0").write_text("the code by which a machine joins")
+        then = time.time() - hours * 3600
+        os.utime(folder / name, (then, then))
+    tidy(str(folder))
+    # SkyPilot may still read those of a process that ended a moment ago.
+    assert [left.name for left in folder.iterdir()] == ["new"]

@@ -11,7 +11,9 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.scripts import Scripts, ScriptSpec
 from gpuyard.residency.item_assignment import BatchGpu, plan_batch
 from gpuyard.resource_manager.batch import Batch, Item, Worker
+from gpuyard.resource_manager.batch_gpus import BatchGpus
 from gpuyard.resource_manager.batches import Batches
+from gpuyard.scheduler.nodes import Device, Node
 
 
 class FakeBatch:
@@ -115,6 +117,27 @@ def test_a_later_time_to_decide_does_not_replace_an_earlier_one():
 
     # The two clocks are read one after the other.
     assert asyncio.run(alarms())[0] < 2.1
+
+
+@pytest.mark.parametrize(
+    ("of_batch", "of_node", "is_missing"),
+    [
+        ({}, {}, True),
+        ({}, {"joined": True}, False),
+        ({"joined": True}, {"joined": True}, True),
+        ({"joined": True}, {"joined": True, "cordoned": True}, False),
+        ({"joined": True}, {"joined": True, "state": "online"}, False),
+    ],
+)
+def test_a_batch_waits_only_for_nodes_that_it_could_use(of_batch, of_node, is_missing):
+    node = Node("node_1", "one", **{"state": "silent", **of_node})
+    device = Device("GPU-1", "node_1", 0, "NVIDIA L4", 23034, "8.9")
+    view = SimpleNamespace(devices={"GPU-1": device}, node=lambda _: node)
+    core: Any = SimpleNamespace(view=view)
+    live = {"job_1": SimpleNamespace(gpus=("GPU-1",))}
+    residents: Any = SimpleNamespace(servers=SimpleNamespace(live=live))
+    batch = Batch({"id": "b"}, ScriptSpec(**of_batch), [])
+    assert (BatchGpus(core, residents).missing_node(batch) is node) == is_missing
 
 
 def test_the_documents_batch_of_videos_whose_length_nobody_knows_takes_37_minutes():

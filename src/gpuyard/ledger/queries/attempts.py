@@ -64,23 +64,34 @@ class AttemptQueries(LedgerReader):
         )
         return self._rows(found.order_by(attempts.c.id.desc()).limit(most))
 
-    def ended_on(self, node_ids: Collection[str], since: float) -> list[Row]:
+    def ended_on(
+        self,
+        node_ids: Collection[str],
+        made_since: float,
+        ended_since: float,
+        before: str,
+        most: int,
+    ) -> list[Row]:
         """The attempts that have started on one of these nodes and ended, and that were
-        made since then (UTC seconds): `id`, `node_id` and `ended_at`, the oldest first.
-        An attempt on several nodes is on the first.
+        made and have ended since then (UTC seconds): `id`, `job_id`, `ended_at` and
+        `node_id`, which is the first of an attempt on several nodes. The newest come
+        first: at most so many of those with an id before this one; empty for any.
         """
         placements = sa.cast(attempts.c.placements, sa.Text)
         names = [placements.contains(node_id) for node_id in node_ids]
+        columns = (attempts.c.id, attempts.c.job_id, attempts.c.ended_at)
         found = (
-            sa.select(attempts.c.id, attempts.c.ended_at, attempts.c.placements)
-            .where(attempts.c.id >= first_id("attempt", since), sa.or_(*names))
+            sa.select(*columns, attempts.c.placements)
+            .where(attempts.c.id >= first_id("attempt", made_since), sa.or_(*names))
             .where(attempts.c.started_at.is_not(None))
-            .where(attempts.c.ended_at.is_not(None))
+            .where(attempts.c.ended_at >= ended_since)
         )
-        rows = self._rows(found.order_by(attempts.c.id))
+        if before:
+            found = found.where(attempts.c.id < before)
+        rows = self._rows(found.order_by(attempts.c.id.desc()).limit(most))
         for row in rows:
             row["node_id"] = row.pop("placements")[0]["node_id"]
-        return [row for row in rows if row["node_id"] in node_ids]
+        return rows
 
     def service(self, job_ids: Iterable[str]) -> dict[str, tuple[float, int]]:
         """By job: how many seconds its ended attempts ran, how many were preempted."""

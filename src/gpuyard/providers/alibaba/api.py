@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any
 
 from gpuyard.domain.bills import CloudBill
@@ -43,6 +44,7 @@ from gpuyard.providers.instances.api import (
 )
 from gpuyard.providers.instances.former_machines import FormerMachines
 from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at, value_at
+from gpuyard.providers.shared_call import SharedCall
 
 _PAGE = 100
 _BATCH = 100
@@ -60,6 +62,8 @@ class AlibabaApi(InstanceApi):
         self._upkeep = Upkeep(self._client, settings, self.end)
         # Alibaba forgets a machine at once.
         self._former = FormerMachines()
+        # One listing after the other: each tells by the last one what has gone.
+        self._listings: dict[str, SharedCall[Sequence[Instance]]] = {}
         self._found_vswitches: Mapping[str, str] | None = None
 
     async def close(self) -> None:
@@ -171,6 +175,12 @@ class AlibabaApi(InstanceApi):
         """See InstanceApi. Machines that go on are kept from being released, and those
         that have shut themselves down, which still cost, are ended.
         """
+        listing = self._listings.setdefault(
+            installation, SharedCall(partial(self._list, installation))
+        )
+        return await listing()
+
+    async def _list(self, installation: str) -> Sequence[Instance]:
         rows = await self._listed({TAG_INSTALLATION: installation})
         self._upkeep.begin(rows)
         return self._former.with_gone(instance_of(row) for row in rows)

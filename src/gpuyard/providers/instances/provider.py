@@ -59,6 +59,7 @@ from gpuyard.providers.instances.pool import InstancePool
 from gpuyard.providers.instances.renting_instance import RentingInstance
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.instances.states import MachineFacts, result_of
+from gpuyard.providers.pool_hands import PoolOwner
 
 # An invitation outlives the time in which its machine must have joined.
 _INVITED_FOR = 2.0
@@ -271,7 +272,7 @@ class RentedProvider(QueueProvider):
         found = await self.api.find(attempt_id, self._installation())
         return self.fleet.launched(found) if found else None
 
-    def pool_hands(self, name: str, settings: PoolSettings) -> InstancePool:
+    def pool_hands(self, settings: PoolSettings, owner: PoolOwner) -> InstancePool:
         """See GpuProviderInterface."""
         return InstancePool(
             self.PROVIDER_NAME, settings, self.settings, self.api, self._installation

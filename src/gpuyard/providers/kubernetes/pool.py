@@ -5,7 +5,6 @@ are ended. Each is of a Job of its own, so that a second one of its name is refu
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.errors import ProviderError
@@ -23,8 +22,8 @@ from gpuyard.providers.kubernetes.fields import (
 )
 from gpuyard.providers.kubernetes.supply import Supply
 from gpuyard.providers.kubernetes.times import instant
-from gpuyard.providers.pool_hands import PoolMachine, PoolOrder
-from gpuyard.providers.queue_pool import SETTING, QueuePool, installation_of
+from gpuyard.providers.pool_hands import PoolMachine, PoolOrder, PoolOwner
+from gpuyard.providers.queue_pool import SETTING, QueuePool
 
 # Of a node's cores and memory: the daemons of the cluster have the rest.
 _PART = 0.8
@@ -40,15 +39,16 @@ class KubernetesPool(QueuePool):
         settings: KubernetesConfig,
         api: KubernetesApi,
         supply: Callable[[], Awaitable[Sequence[Supply]]],
+        owner: PoolOwner,
     ) -> None:
         poll_s = max(settings.poll_s, _SHORTEST_POLL_S)
-        super().__init__(settings.provider, pool, poll_s, settings.currency)
+        super().__init__(
+            settings.provider, pool, poll_s, settings.currency, owner, settings.home
+        )
         self._settings = settings
         self._api = api
         self._read_supply = supply
         self._supply: dict[str, Supply] = {}
-        self._instance = installation_of(Path(settings.home))
-        self._selector = pool_job.selector_of(self._instance)
 
     async def offers(self) -> Sequence[Offer]:
         """See QueuePool: a node takes all GPUs of a node of the cluster, and most of
@@ -74,30 +74,34 @@ class KubernetesPool(QueuePool):
 
     async def submit(self, order: PoolOrder, offer: Offer) -> str:
         """See QueuePool."""
-        name = pool_job.name_of(order.owner)
-        labels = pool_job.labels_of(order, self._instance)
         job = pool_job.job_of(
             order,
-            labels,
+            pool_job.labels_of(order, self.owner.installation),
             self._settings,
             replace(self._supply[offer.id], offer=offer),
             self.pool.image or "",
             self.script(order, '"$JOIN_CODE"'),
             self.pool.lifetime,
         )
+        await self._create(self._api.jobs, job)
+        await self._let_run(order)
+        return name_of(job)
+
+    async def _let_run(self, order: PoolOrder) -> None:
+        """Make the Secret of a Job that there is, unless it exists, and let it run.
+        If that is refused, the Job goes.
+        """
         try:
-            await self._make(job, order, labels)
+            await self._complete(order)
         except ProviderError as error:
             if error.error_code not in TRANSIENT:
-                await self.end(name)
+                await self.end(pool_job.name_of(order.owner))
             raise
-        return name
 
-    async def _make(self, job: Json, order: PoolOrder, labels: dict[str, str]) -> None:
-        """Make the Job and its Secret, unless they exist; then let it run."""
-        path = f"{self._api.jobs}/{name_of(job)}"
-        made = await self._create(self._api.jobs, job)
-        made = made or await self._api.call("GET", path)
+    async def _complete(self, order: PoolOrder) -> None:
+        path = f"{self._api.jobs}/{pool_job.name_of(order.owner)}"
+        made = await self._api.call("GET", path)
+        labels = pool_job.labels_of(order, self.owner.installation)
         secret = pool_job.secret_of(order, labels, made)
         await self._create(f"{self._api.namespaced}/secrets", secret)
         # With Kueue it waits for Kueue.
@@ -118,23 +122,30 @@ class KubernetesPool(QueuePool):
         run: each step is repeated, and does nothing if it was done.
         """
         known = await self.find(order.owner)
-        if known is not None and not known.live:
-            return known
-        reference = await self.submit(order, await self._offer())
-        return known or self.machine(order.owner, reference, live=True)
+        if known is None:
+            reference = await self.submit(order, await self._offer())
+            return self.machine(order.owner, reference, live=True)
+        if known.live:
+            await self._let_run(order)
+        return known
 
     async def machines(self) -> Sequence[PoolMachine]:
         """See PoolHands."""
-        query = {"labelSelector": self._selector}
+        instance = self.owner.installation
+        selector = pool_job.selector_of(instance, self.older_label)
+        query = {"labelSelector": selector}
         jobs, _ = await self._api.list_objects(self._api.jobs, **query)
         pods, _ = await self._api.list_objects(self._api.pods, **query)
         by_owner = {_owner_of(pod): pod for pod in pods}
-        return [self._machine(job, by_owner.get(_owner_of(job))) for job in jobs]
+        own = [
+            job
+            for job in jobs
+            if pool_job.instance_of(job) == instance or self.owner.owns(_owner_of(job))
+        ]
+        return [self.machine_of(job, by_owner.get(_owner_of(job))) for job in own]
 
-    def _machine(self, job: Json, pod: Json | None) -> PoolMachine:
-        began_at = instant(text_at(pod, "status", "startTime")) if pod else None
-        if began_at is not None:
-            began_at -= self._api.ahead_s
+    def machine_of(self, job: Json, pod: Json | None) -> PoolMachine:
+        """The node of this Job, whose pod may not be there."""
         failed = pod_state.true_condition(job, "Failed")
         over = failed or pod_state.true_condition(job, "Complete")
         is_deleted = bool(value_at(job, "metadata", "deletionTimestamp"))
@@ -144,10 +155,17 @@ class KubernetesPool(QueuePool):
             name_of(job),
             # Until all of it has gone, it may have to be deleted by force.
             live=is_deleted or not over,
-            began_at=began_at,
+            began_at=self._started(pod),
+            # The deadline of a Job counts while its pod waits, too.
+            counts_from=self._started(job),
             leaving=is_taken_back and not is_deleted,
             why=_why(failed, pod),
         )
+
+    def _started(self, item: Json | None) -> float | None:
+        """When a Job or a pod has started, by our clock (UTC seconds)."""
+        started = instant(text_at(item, "status", "startTime")) if item else None
+        return None if started is None else started - self._api.ahead_s
 
     async def end(self, reference: str) -> None:
         """See PoolHands. The Job goes after its pod; if the pod does not go in time,
@@ -168,7 +186,7 @@ class KubernetesPool(QueuePool):
         await self._api.call_or_none("DELETE", path, propagationPolicy=policy)
 
     async def _force(self, owner: str) -> None:
-        query = {"labelSelector": f"{self._selector},{pool_job.NODE}={owner}"}
+        query = {"labelSelector": pool_job.selector_of_node(owner)}
         pods, _ = await self._api.list_objects(self._api.pods, **query)
         for pod in pods:
             path = f"{self._api.pods}/{name_of(pod)}"

@@ -32,9 +32,19 @@ def name_of(owner: str) -> str:
     return f"gpuyard-{owner.replace('_', '-').lower()}"
 
 
-def selector_of(instance: str) -> str:
-    """Selects the Jobs and the pods of the nodes of an instance."""
-    return f"{MANAGED}={_MANAGER},{INSTANCE}={instance}"
+def selector_of(*instances: str) -> str:
+    """Selects the Jobs and the pods of the nodes with one of these labels."""
+    return f"{MANAGED}={_MANAGER},{INSTANCE} in ({','.join(instances)})"
+
+
+def selector_of_node(owner: str) -> str:
+    """Selects the Job and the pods of a node."""
+    return f"{MANAGED}={_MANAGER},{NODE}={owner}"
+
+
+def instance_of(job: Json) -> str:
+    """The label of the instance whose node it is."""
+    return text_at(job, "metadata", "labels", INSTANCE)
 
 
 def job_of(

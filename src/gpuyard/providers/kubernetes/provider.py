@@ -49,6 +49,7 @@ from gpuyard.providers.kubernetes.pool import KubernetesPool
 from gpuyard.providers.kubernetes.rights import is_about_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
+from gpuyard.providers.pool_hands import PoolOwner
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
@@ -422,9 +423,9 @@ class KubernetesProvider(QueueProvider):
 
     # --- supply ---
 
-    def pool_hands(self, name: str, settings: PoolSettings) -> KubernetesPool:
+    def pool_hands(self, settings: PoolSettings, owner: PoolOwner) -> KubernetesPool:
         """See GpuProviderInterface."""
-        return KubernetesPool(settings, self.settings, self._api, self._supply)
+        return KubernetesPool(settings, self.settings, self._api, self._supply, owner)
 
     async def offers(self) -> Sequence[Offer]:
         """One offer for each kind of node and each configured pool."""

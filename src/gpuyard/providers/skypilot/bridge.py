@@ -8,7 +8,7 @@ Each line of its input is a request, and each line of its output answers one:
     {"id": 1, "fault": {"kind": "ResourcesUnavailableError", "message": "..."}}
 
 Requests are served at once, in threads, and answered in any order. It ends with its
-input.
+input. Its argument is a folder of its own, for the files of launches.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ _THREADS = 16
 # For so long a launch that has failed is told of.
 _REMEMBERED_S = 600.0
 _MESSAGE_CHARACTERS = 600
+# SkyPilot reads the files of a launch that an earlier process has asked for, and is
+# done with them after this time. They have the secrets by which machines join.
+_READ_S = 3600.0
 
 
 def fault_of(error: BaseException) -> dict[str, str]:
@@ -39,7 +42,8 @@ def fault_of(error: BaseException) -> dict[str, str]:
 class Bridge:
     """What gpuyard asks of SkyPilot, by the names of the methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self.sky: Any = importlib.import_module("sky")
         self._lock = threading.Lock()
         # By name of the cluster: requests that go on, and when (monotonic seconds) and
@@ -81,7 +85,7 @@ class Bridge:
             self._launching[name] = None
         folder = ""
         try:
-            folder = tempfile.mkdtemp(prefix="gpuyard-launch-")
+            folder = tempfile.mkdtemp(prefix="launch-", dir=self._folder)
             task = self.sky.Task(name=name, run=command)
             task.set_resources(self.sky.Resources(**resources))
             task.set_file_mounts(_written(folder, files))
@@ -185,12 +189,25 @@ def _cluster(record: Any) -> dict[str, Any]:
     }
 
 
+def tidy(folder: str) -> None:
+    """Make the folder for the files of launches. What processes have left there that
+    were killed goes.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+    with os.scandir(folder) as left:
+        for entry in left:
+            if entry.stat(follow_symlinks=False).st_mtime < time.time() - _READ_S:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
 def main() -> None:
     """Serve until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     # SkyPilot writes to its output what is for people.
     os.dup2(2, 1)
-    bridge = Bridge()
+    folder = sys.argv[1]
+    tidy(folder)
+    bridge = Bridge(folder)
     writing = threading.Lock()
 
     def serve(line: str) -> None:

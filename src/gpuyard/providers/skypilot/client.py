@@ -44,6 +44,8 @@ _SERVER_DOWN = "API server"
 _QUOTA_WORDS = ("quota", "limit exceeded", "limitexceeded")
 _MOST_BYTES = 64 * 2**20
 _BRIDGE = Path(__file__).with_name("bridge.py")
+# The folder in the home for the files of launches.
+_LAUNCHES = "skypilot-launches"
 log = structlog.get_logger(__name__)
 
 
@@ -97,6 +99,7 @@ class SkyPilotClient:
                 self._process = await asyncio.create_subprocess_exec(
                     self._settings.python,
                     str(_BRIDGE),
+                    str(Path(self._settings.home) / _LAUNCHES),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.DEVNULL,

@@ -10,8 +10,8 @@ from pathlib import Path
 from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.pool_hands import OWNER_PREFIX, PoolMachine, PoolOrder
-from gpuyard.providers.queue_pool import QueuePool, installation_of
+from gpuyard.providers.pool_hands import OWNER_PREFIX, PoolMachine, PoolOrder, PoolOwner
+from gpuyard.providers.queue_pool import QueuePool
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError, SlurmRequest
 from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.records import SlurmRow, explain_reason
@@ -34,14 +34,16 @@ class SlurmPool(QueuePool):
         site: SlurmSite,
         supply: SlurmSupply,
         spool: Path,
+        owner: PoolOwner,
     ) -> None:
-        super().__init__("slurm", pool, settings.poll_s, settings.currency)
+        super().__init__(
+            "slurm", pool, settings.poll_s, settings.currency, owner, settings.home
+        )
         self._settings = settings
         self._slurm = slurm
         self._site = site
         self._supply = supply
         self._folder = spool / "pools"
-        self._mine = f"@{installation_of(Path(settings.home))}"
 
     async def offers(self) -> Sequence[Offer]:
         """See QueuePool. Only whole nodes are taken."""
@@ -53,7 +55,7 @@ class SlurmPool(QueuePool):
         await self._site.make_folder(self._folder)
         output = self._folder / f"{order.name}.log"
         script = self.script(order, order.join_code)
-        label = order.owner + self._mine
+        label = f"{order.owner}@{self.owner.installation}"
         try:
             return await self._slurm.submit(
                 self._request(order, offer), script, label, output
@@ -79,12 +81,21 @@ class SlurmPool(QueuePool):
 
     async def machines(self) -> Sequence[PoolMachine]:
         """See PoolHands."""
+        rows = await self._slurm.queue()
         return [
-            self._machine(row, row.attempt_id.removesuffix(self._mine))
-            for row in await self._slurm.queue()
-            if row.attempt_id.startswith(OWNER_PREFIX)
-            and row.attempt_id.endswith(self._mine)
+            self._machine(row, row.attempt_id.partition("@")[0])
+            for row in rows
+            if self.is_own(row.attempt_id)
         ]
+
+    def is_own(self, label: str) -> bool:
+        """Whether a job with this comment is a node of a pool of this instance."""
+        owner, _, installation = label.partition("@")
+        if not owner.startswith(OWNER_PREFIX):
+            return False
+        if installation == self.owner.installation:
+            return True
+        return installation == self.older_label and self.owner.owns(owner)
 
     def _machine(self, row: SlurmRow, owner: str) -> PoolMachine:
         live = row.status in (JobStatus.PENDING, JobStatus.RUNNING, JobStatus.UNKNOWN)
@@ -94,7 +105,12 @@ class SlurmPool(QueuePool):
         elif not live:
             why = f"Slurm: {row.state}"
         return self.machine(
-            owner, row.job_id, live=live, began_at=row.started_at, why=why
+            owner,
+            row.job_id,
+            live=live,
+            began_at=row.started_at,
+            counts_from=row.started_at,
+            why=why,
         )
 
     async def end(self, reference: str) -> None:

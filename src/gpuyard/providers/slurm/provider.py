@@ -33,6 +33,7 @@ from gpuyard.providers.base import (
     with_logs,
 )
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
+from gpuyard.providers.pool_hands import PoolOwner
 from gpuyard.providers.runner_files import read_grace, read_processes
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.beside import (
@@ -386,12 +387,18 @@ class SlurmProvider(QueueProvider):
 
     # --- supply ---
 
-    def pool_hands(self, name: str, settings: PoolSettings) -> SlurmPool | None:
+    def pool_hands(self, settings: PoolSettings, owner: PoolOwner) -> SlurmPool | None:
         """See GpuProviderInterface. slurmrestd is asked for no whole nodes."""
         if self.settings.rest:
             return None
         return SlurmPool(
-            settings, self.settings, self._slurm, self._site, self._supply, self._spool
+            settings,
+            self.settings,
+            self._slurm,
+            self._site,
+            self._supply,
+            self._spool,
+            owner,
         )
 
     async def offers(self) -> Sequence[Offer]:
