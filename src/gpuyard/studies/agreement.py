@@ -280,10 +280,14 @@ def _difference(
 def _differ_by_their_end(
     reference: StrategyAnswer, candidate: StrategyAnswer, place: int
 ) -> bool:
-    """Whether both ended alike, and one side leaves out the token that ends a text."""
+    """Whether both ended alike, and one side leaves out the token that ends a text.
+
+    That token is no part of the text, so both texts are the same.
+    """
     lengths = [len(one.token_ids or ()) for one in (reference, candidate)]
     have_stopped = reference.finish_reason == candidate.finish_reason == "stop"
-    return have_stopped and sorted(lengths) == [place, place + 1]
+    is_same_text = reference.text.strip() == candidate.text.strip()
+    return have_stopped and is_same_text and sorted(lengths) == [place, place + 1]
 
 
 def _was_cut(answer: StrategyAnswer, place: int) -> bool:

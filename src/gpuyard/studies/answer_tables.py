@@ -90,7 +90,8 @@ def baseline_floor(results: pd.DataFrame) -> float | None:
 def other_tokens(results: pd.DataFrame) -> str:
     """Say in how many prompts the endpoint counted other tokens; empty for none.
 
-    Only completions are looked at: a chat adds tokens of its own.
+    `prompt_tokens` is what the study's tokenizer makes of a prompt, whatever a strategy
+    states. Only completions are looked at: a chat adds tokens of its own.
     """
     needed = {"local_prompt_tokens", "prompt_tokens", "local_api"}
     if not needed <= set(results.columns):

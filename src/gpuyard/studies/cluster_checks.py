@@ -111,23 +111,23 @@ def pod_findings(study: "Study") -> ClusterFindings:
         fault = "is set, but pods run in kubernetes.image"
         faults.append(Fault("slurm.apptainer_image", fault, "remove it"))
     needed = {"the study's folder": study.directory, "the model": study.model.path}
+    for index, strategy in enumerate(study.strategies):
+        if strategy.quantized_model:
+            needed[f"strategies.{index}.quantized_model"] = strategy.quantized_model
     lost = {
         what: folder
         for what, folder in needed.items()
         if not any(folder.is_relative_to(path) for path in section.volumes)
     }
+    if not lost:
+        return ClusterFindings(tuple(faults))
+    # The settings of the provider, which are not known here, may mount them.
     where = " and ".join(f"{what} ({folder})" for what, folder in lost.items())
-    if lost and section.volumes:
-        fault = f"do not hold {where}"
-        remedy = "mount a claim that holds it, under the path that it has here"
-        faults.append(Fault("kubernetes.volumes", fault, remedy))
-    elif lost:
-        warning = (
-            f"pods must see {where} under the same path: by kubernetes.volumes, or by"
-            " providers.kubernetes.volumes in the settings"
-        )
-        return ClusterFindings(tuple(faults), (warning,))
-    return ClusterFindings(tuple(faults))
+    warning = (
+        f"pods must see {where} under the same path: by kubernetes.volumes, or by"
+        " providers.kubernetes.volumes in the settings"
+    )
+    return ClusterFindings(tuple(faults), (warning,))
 
 
 def _check_own_nodes(study: "Study", client: "Client") -> ClusterFindings:

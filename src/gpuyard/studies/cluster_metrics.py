@@ -3,7 +3,6 @@
 # pyarrow has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
@@ -16,6 +15,7 @@ _TEXT = pa.string()
 _COUNT = pa.int64()
 _REAL = pa.float64()
 _YES = pa.bool_()
+_ABSURD = 2.0**63
 _MEASURED: tuple[tuple[str, pa.DataType], ...] = (
     ("dp_rank", _COUNT),
     ("pp_rank", _COUNT),
@@ -85,7 +85,7 @@ def metric_rows(
     entry: Mapping[str, Any],
     shards: Iterable[ResultShard],
 ) -> list[dict[str, Any]]:
-    """Rows of SCHEMA. A figure that is missing or of another type is null."""
+    """Rows of SCHEMA. A figure that is missing, absurd or of another type is null."""
     shared = {name: _as(kind, entry.get(name)) for name, kind in _ACCOUNTED}
     shared |= {name: _as(kind, config.get(name)) for name, kind in _CONFIGURED}
     rows: list[dict[str, Any]] = []
@@ -119,22 +119,19 @@ def _variant_seconds(batches: object) -> list[tuple[str, float]]:
 
 
 def _as(kind: pa.DataType, value: object) -> Any:
-    """`value` where it is of this kind, else None."""
+    """`value` where it is of this kind, else None; an empty text tells nothing."""
     if kind == _YES:
         return value if isinstance(value, bool) else None
     if kind == _TEXT:
-        return None if value is None else str(value)
+        return None if value is None else str(value) or None
     if isinstance(value, str):
         value = _moment(value)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if kind == _REAL:
-        return float(value)
-    return int(value) if abs(value) < 2**63 else None
+    # NaN is not below it, either.
+    if not abs(value) < _ABSURD:
+        return None
+    return float(value) if kind == _REAL else int(value)
 
 
 def _moment(text: str) -> float | None:

@@ -75,7 +75,8 @@ class Collected:
 
     `status` is COMPLETED, PARTIAL or FAILED, or the manifest's status if there is no
     output. `repeats` is None if the prompts were answered only once. `load` has the
-    figures at each rate of requests.
+    figures at each rate of requests. `impossible` are the reasons why its results
+    cannot be true.
     """
 
     strategy_id: str
@@ -87,6 +88,7 @@ class Collected:
     world_size: int
     repeats: RepeatFigures | None = None
     load: tuple[LoadFigures, ...] = ()
+    impossible: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,7 @@ class ResultCollector:
 
         Folders that the manifest does not name come last.
         """
-        manifest = (
-            _read_object(self.run / "manifest.json")[0]
-            if manifest is None
-            else manifest
-        )
+        manifest = self._manifest() if manifest is None else manifest
         self._collected.clear()
         names = {**_entries(manifest), **dict.fromkeys(self._folders())}
         return self.ingest_strategies(list(names), manifest)
@@ -154,17 +152,14 @@ class ResultCollector:
 
         The files are written once for all of them. Without any, they have no rows.
         """
-        manifest = (
-            _read_object(self.run / "manifest.json")[0]
-            if manifest is None
-            else manifest
-        )
+        manifest = self._manifest() if manifest is None else manifest
         entries = _entries(manifest)
         visits: list[_StrategyReader] = []
         for name in strategy_ids:
             self._collected.pop(name, None)
             entry = entries.get(name, {})
-            visits.append(_StrategyReader(self.run, name, entry, self._prompts))
+            reader = _StrategyReader(self.run, name, entry, self._prompts, manifest)
+            visits.append(reader)
         self._keep_results(visits)
         self._keep_metrics([row for visit in visits for row in visit.metrics()])
         found = {visit.strategy_id: visit.verdict() for visit in visits}
@@ -200,6 +195,9 @@ class ResultCollector:
         """The profiles of every strategy, by name."""
         for strategy_id in self._folders():
             yield from _traces(self.run / strategy_id, strategy_id)
+
+    def _manifest(self) -> dict[str, Any]:
+        return _read_object(self.run, "manifest.json")[0]
 
     def _folders(self) -> list[str]:
         return [path.parent.name for path in sorted(self.run.glob("*/exp_config.json"))]
@@ -274,7 +272,12 @@ class _StrategyReader:
     """Reads the output of one strategy."""
 
     def __init__(
-        self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: RunPrompts
+        self,
+        run: Path,
+        strategy_id: str,
+        entry: Mapping[str, Any],
+        prompts: RunPrompts,
+        manifest: Mapping[str, Any],
     ) -> None:
         self._run = run
         self.strategy_id = strategy_id
@@ -282,13 +285,15 @@ class _StrategyReader:
         self._prompts = prompts
         self._folder = run / strategy_id
         self._reasons: list[str] = []
-        self._config, fault = _read_object(self._folder / "exp_config.json")
+        self._config, fault = _read_object(self._folder, "exp_config.json")
         self._kind = str(entry.get("kind") or self._config.get("kind") or strategy_id)
         self._shards = [self._shard(rank) for rank in range(self._processes())]
-        self._coverage = Coverage(
-            prompts, self._config.get("variants"), self._config.get("limit")
-        )
-        most = self._config.get("max_new_tokens")
+        # A job can change its own file. Manifests of earlier versions say too little.
+        has_asked = bool(manifest.get("asked"))
+        asked = {**manifest, **manifest["asked"]} if has_asked else self._config
+        self._coverage = Coverage(prompts, asked.get("variants"), asked.get("limit"))
+        self._load: Mapping[str, Any] = asked.get("load") or {}
+        most = asked.get("max_new_tokens")
         self._most_tokens = most if type(most) is int else None
         self._plausibility = Plausibility(self._most_tokens)
         self._kept = 0
@@ -318,7 +323,8 @@ class _StrategyReader:
                 rows, kept = self._coverage.admit(table, self.strategy_id)
                 self._kept += kept.num_rows
                 if kept.num_rows:
-                    self._plausibility.look_at(kept)
+                    tokens = self._prompts.tokens.take(rows)
+                    self._plausibility.look_at(kept, tokens)
                     yield self._joined(rows, kept, constants)
         missing = self._coverage.missing()
         if len(missing):
@@ -336,11 +342,9 @@ class _StrategyReader:
             *(fault for shard in self._shards for fault in shard.faults),
         ]
         reasons += self._coverage.reasons()
-        reasons += self._plausibility.reasons()
-        load = read_load(
-            self._folder, self._config.get("load") or {}, self._most_tokens
-        )
-        reasons += load.faults
+        impossible = tuple(self._plausibility.reasons())
+        load = read_load(self._folder, self._load, self._most_tokens)
+        reasons += [*impossible, *load.faults]
         status, reasons = _judge(self._entry, self._kept, reasons)
         if len(reasons) > _MOST_REASONS:
             reasons = [
@@ -355,8 +359,11 @@ class _StrategyReader:
             self._kept,
             self._coverage.expected,
             len(self._shards),
-            read_repeats(self._folder, str(self._config.get("precision"))),
+            read_repeats(
+                self._folder, str(self._config.get("precision")), self._most_tokens
+            ),
             load.figures,
+            impossible,
         )
 
     def _joined(
@@ -364,7 +371,8 @@ class _StrategyReader:
     ) -> pa.Table:
         """Join prompts, by their row numbers, with the rows of results.
 
-        Without `rows`, the columns of the results are null.
+        Without `rows`, the columns of the results are null. `prompt_tokens` is what the
+        study counted, not what the strategy states.
         """
         columns = self._prompts.joined.take(prompts)
         values = {"strategy": self._kind, "strategy_id": self.strategy_id, **constants}
@@ -381,12 +389,12 @@ class _StrategyReader:
                 column = pa.repeat(
                     pa.scalar(values[field.name], field.type), len(prompts)
                 )
+            elif field.name == "prompt_tokens":
+                column = self._prompts.tokens.take(prompts)
             elif rows is None:
                 column = pa.nulls(len(prompts), field.type)
             else:
                 column = found[field.name] if field.name in found else rows[field.name]
-            if field.name == "prompt_tokens":
-                column = pc.coalesce(column, self._prompts.tokens.take(prompts))
             columns = columns.append_column(field, column)
         return columns
 
@@ -478,10 +486,10 @@ def _traces(folder: Path, strategy_id: str) -> Iterator[Trace]:
             yield Trace(strategy_id, int(match[1]) if match else None, path)
 
 
-def _read_object(path: Path) -> tuple[dict[str, Any], str]:
+def _read_object(folder: Path, name: str) -> tuple[dict[str, Any], str]:
     """A file's JSON object, or none and what is wrong with the file."""
     try:
-        return read_left_object(path), ""
+        return read_left_object(folder, name), ""
     except FileNotFoundError:
         return {}, "is missing"
     except (OSError, ValueError) as error:

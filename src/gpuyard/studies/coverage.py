@@ -89,7 +89,7 @@ class RunPrompts:
         names = np.asarray(self.variants.to_pylist(), dtype=object)
         asked = (
             np.isin(names, variants)
-            if isinstance(variants, list)
+            if isinstance(variants, list | tuple)
             else np.ones(len(names), bool)
         )
         if isinstance(limit, int) and not isinstance(limit, bool):

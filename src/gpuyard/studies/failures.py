@@ -101,13 +101,13 @@ def find_failure(folder: Path, log: Path | None, reason: str) -> JobFailure:
 
     `reason` is what is known otherwise, such as Slurm's words.
     """
-    lines = _last_lines(log) if log else []
+    lines = _last_lines(folder, log) if log else []
     rank, node = _failed_task(lines)
     metrics = list(_errors(folder))
     if rank is None and metrics:
         rank, node, _ = metrics[0]
         log = _log_of_node(folder, log, rank)
-        lines = _last_lines(log) if log else []
+        lines = _last_lines(folder, log) if log else []
     told = _lines_of(lines, rank)
     errors = [error for at, _, error in metrics if at == rank]
     advice = _advice([*told, *errors, reason])
@@ -123,7 +123,7 @@ def _log_of_node(folder: Path, log: Path | None, rank: int) -> Path | None:
     if log is None or log.name != _FIRST_NODE:
         return log
     try:
-        config = read_left_object(folder / "exp_config.json")
+        config = read_left_object(folder, "exp_config.json")
         processes = int(config["gpus_per_node"])
         if config.get("engine") in SERVERS:
             # One process on each node starts the server's part there.
@@ -134,9 +134,10 @@ def _log_of_node(folder: Path, log: Path | None, rank: int) -> Path | None:
     return other if other.is_file() else log
 
 
-def _last_lines(log: Path) -> list[str]:
+def _last_lines(folder: Path, log: Path) -> list[str]:
+    top = folder if log.is_relative_to(folder) else log.parent
     try:
-        with open_left(log) as file:
+        with open_left(top, log.relative_to(top)) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")
@@ -177,7 +178,7 @@ def _errors(folder: Path) -> Iterator[tuple[int, str, str]]:
     found: list[tuple[float, int, str, str]] = []
     for path in folder.glob("metrics/*.json"):
         try:
-            report = read_left_object(path)
+            report = read_left_object(folder, path.relative_to(folder))
             if report["error"]:
                 ended_at = float(report.get("ended_at") or 0)
                 host = str(report.get("host") or "")

@@ -1,58 +1,72 @@
 """Read files that the jobs of a study left in their folders.
 
 A job writes there what it likes: a pipe would keep its reader for ever, and a link may
-lead anywhere. So only regular files are opened, and no more is read than fits.
+lead anywhere. So only regular files are opened, through no link below the given folder,
+and no more is read than fits.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Set
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, cast
 
-from gpuyard.storage.untrusted import UntrustedFileError, open_regular
+from gpuyard.storage.untrusted import (
+    UntrustedFileError,
+    open_beneath,
+    read_json_beneath,
+)
 
+LONGEST_LINE = 16 << 20
+"""Bytes that a line may have: an answer of 100,000 tokens needs less."""
 _LARGEST = 64 << 20
 
 
-def open_left(path: Path) -> IO[bytes]:
-    """Open a file for reading; OSError where it is no regular file."""
-    return os.fdopen(open_regular(path), "rb")
+def open_left(folder: Path, name: str | PurePath) -> IO[bytes]:
+    """Open the file `name` below `folder` for reading.
+
+    OSError where it is no regular file, or lies behind a link.
+    """
+    return open_beneath(folder, name)
 
 
-def read_left(path: Path, limit: int = _LARGEST) -> bytes:
-    """The content of a file of at most `limit` bytes; OSError."""
-    with open_left(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise UntrustedFileError(f"{path.name} has more than {limit:,} bytes")
-    return content
+def read_left_object(folder: Path, name: str | PurePath) -> dict[str, Any]:
+    """The JSON object in a file of at most 64 MiB.
 
-
-def read_left_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; OSError, or ValueError where it holds none."""
-    try:
-        found: Any = json.loads(read_left(path))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    OSError as `open_left`, and ValueError where it holds none.
+    """
+    found: Any = read_json_beneath(folder, name, _LARGEST)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     return cast(dict[str, Any], found)
 
 
-def left_lines(folder: Path) -> Iterator[bytes]:
-    """Yield the lines of all files `*.jsonl` in a folder that can be read."""
-    for path in sorted(folder.glob("*.jsonl")):
+def left_lines(folder: Path, name: str) -> Iterator[bytes]:
+    """Yield the lines of all files `*.jsonl` in the folder `name` below `folder`.
+
+    What cannot be read is left out. So is the rest of a file from a line on that has
+    more than `LONGEST_LINE` bytes.
+    """
+    for path in sorted((folder / name).glob("*.jsonl")):
         try:
-            with open_left(path) as file:
-                yield from file
+            with open_left(folder, PurePath(name, path.name)) as file:
+                yield from _lines(file)
         except OSError:
             continue
 
 
-def left_rows(folder: Path, needed: Set[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects with these keys; other lines are left out."""
-    for line in left_lines(folder):
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise UntrustedFileError(f"a line has more than {LONGEST_LINE:,} bytes")
+        yield line
+
+
+def left_rows(folder: Path, name: str, needed: Set[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects with these keys; other lines are left out.
+
+    The files are those of `left_lines`.
+    """
+    for line in left_lines(folder, name):
         try:
             row: Any = json.loads(line)
         except (ValueError, RecursionError):

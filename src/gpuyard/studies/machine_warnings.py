@@ -54,7 +54,8 @@ def _unlike(
 ) -> Iterator[str]:
     by_kind: dict[str, list[str]] = {}
     for strategy_id, ranks in metrics.groupby("strategy_id", sort=False):
-        kinds = sorted({str(value) for value in ranks[column].dropna()})
+        # Tables of earlier versions have empty texts where nothing was told.
+        kinds = sorted({str(value) for value in ranks[column].dropna() if value})
         if kinds:
             by_kind.setdefault(" and ".join(kinds), []).append(label(str(strategy_id)))
     if len(by_kind) < 2:

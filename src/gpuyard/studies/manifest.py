@@ -77,6 +77,9 @@ class RunManifest:
     It holds the hash of the study's file, the variants of prompts, the selected
     strategies (none: all), the provider, and the entries in the order of submission.
     Only the newest entry of a strategy id counts; earlier ones are failed tries.
+
+    `asked` has `max_new_tokens` and `load`, which the study asks of each job. It is
+    empty in manifests of earlier versions.
     """
 
     path: Path
@@ -88,6 +91,7 @@ class RunManifest:
     limit: int | None = None
     only: tuple[str, ...] = ()
     provider: str = "slurm"
+    asked: dict[str, Any] = field(default_factory=dict[str, Any])
     entries: list[ManifestEntry] = field(default_factory=list[ManifestEntry])
 
     def save(self) -> None:
@@ -118,7 +122,7 @@ class RunManifest:
                 for row in found["entries"]
             ]
             # Manifests of earlier versions name no provider: it was Slurm.
-            known_head = {"provider": "slurm", **found}
+            known_head: dict[str, Any] = {"provider": "slurm", "asked": {}, **found}
             head: dict[str, Any] = {name: known_head[name] for name in _HEAD}
             head |= {"variants": tuple(head["variants"]), "only": tuple(head["only"])}
             return cls(path, entries=entries, **head)
@@ -157,6 +161,7 @@ _HEAD = (
     "limit",
     "only",
     "provider",
+    "asked",
 )
 
 

@@ -89,7 +89,7 @@ def _write_job(study: "Study", provider: str) -> ManifestEntry:
 
 
 def _judge(study: "Study", entry: ManifestEntry) -> ClusterFindings:
-    found = _read(Path(entry.output_root) / RESULT)
+    found = _read_result(Path(entry.output_root))
     if not found:
         log = Path(entry.slurm_out) if entry.slurm_out else None
         failure = find_failure(Path(entry.output_root), log, entry.reason or "")
@@ -127,8 +127,8 @@ def _told(study: "Study", found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_result(folder: Path) -> Mapping[str, Any]:
     try:
-        return read_left_object(path)
+        return read_left_object(folder, RESULT)
     except (OSError, ValueError):
         return {}

@@ -13,10 +13,7 @@ import numpy as np
 import pandas as pd
 
 from gpuyard.studies.correctness import ALL
-from gpuyard.studies.repeats import mean_interval
-
-_ROUNDED = 1.01
-"""Sums of times may be off by so much, as a factor."""
+from gpuyard.studies.repeats import ROUNDED, mean_interval
 
 
 def pace(results: pd.DataFrame, ranks: pd.DataFrame, variant: str) -> dict[str, Any]:
@@ -29,7 +26,7 @@ def pace(results: pd.DataFrame, ranks: pd.DataFrame, variant: str) -> dict[str, 
     ok = results[results["status"] == "ok"]
     stated_s = _generating_s(ranks, variant)
     answers_s = _latency_s(ok)
-    is_too_short = bool(stated_s and answers_s and answers_s > _ROUNDED * stated_s)
+    is_too_short = bool(stated_s and answers_s and answers_s > ROUNDED * stated_s)
     seconds = answers_s if is_too_short else stated_s or answers_s
     tokens = float(ok["tokens_generated"].sum())
     latency = ok["cluster_latency_ms"].dropna().to_numpy(float)
@@ -61,11 +58,13 @@ def repeated(
     throughput of the first pass is also known from its answers (`tokens_per_s`); if
     the passes state a higher one, they do not count.
     """
-    if not repeats or not repeats["tokens_per_s"]:
+    if not repeats:
         return {}
     paces = repeats["tokens_per_s"]
     same = {"repeats": repeats["repeats"], "repeats_same": repeats["same"]}
-    if tokens_per_s is not None and paces[0] > _ROUNDED * tokens_per_s:
+    if not paces:
+        return same
+    if tokens_per_s is not None and paces[0] > ROUNDED * tokens_per_s:
         return same
     low, high = mean_interval(paces) or (None, None)
     return {

@@ -119,6 +119,10 @@ class DistributedExperimentPipeline:
             limit,
             tuple(only),
             self._provider,
+            {
+                "max_new_tokens": self.study.generation.max_new_tokens,
+                "load": self.study.load and self.study.load.model_dump(mode="json"),
+            },
         )
         # So that a report can be written before the first job is over.
         collect_results(self.study, manifest)

@@ -22,8 +22,16 @@ class Plausibility:
         self._most_tokens = most_tokens
         self._counts: dict[str, int] = {}
 
-    def look_at(self, rows: pa.Table) -> None:
-        """Look at results, a table of `shards.SCHEMA`."""
+    def look_at(self, rows: pa.Table, prompt_tokens: pa.Array) -> None:
+        """Look at results, a table of `shards.SCHEMA`.
+
+        `prompt_tokens` are those of each result's prompt; null if they are not known.
+        """
+        self._note(
+            "state another number of tokens of their prompts than the study's"
+            " tokenizer makes",
+            pc.not_equal(rows["prompt_tokens"], prompt_tokens),
+        )
         count = rows["tokens_generated"]
         self._note("state fewer than no tokens", pc.less(count, 0))
         if self._most_tokens is not None:

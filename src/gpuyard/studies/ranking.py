@@ -34,7 +34,7 @@ class StrategyRanking:
     """Strategies from best to worst, each with its figure.
 
     `left_out` names the strategies that cannot be ranked, and why; `wrong` those whose
-    answers are not right, or not known to be.
+    answers are not right, or not known to be, and those whose results cannot be true.
     """
 
     objective: Objective

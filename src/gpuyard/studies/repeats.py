@@ -1,6 +1,7 @@
 """What a strategy's repeats tell: the noise floor of its answers, and of its speed.
 
-The files are `repeats/shard_<rank>.jsonl` and `passes` in each rank's metrics.
+The files are `outputs/shard_<rank>.jsonl` of the first pass,
+`repeats/shard_<rank>.jsonl` of the others, and `passes` in each rank's metrics.
 """
 
 import math
@@ -17,6 +18,8 @@ from gpuyard.studies.left_files import left_rows, read_left_object
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _NORMAL = 1.96
 _NEEDED = {"prompt_id", "variant"}
+ROUNDED = 1.01
+"""Sums of times may be off by so much, as a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class RepeatFigures:
 
     `same` is the share of answers of which every token is the same as the first time,
     `agreeing` the share that agrees up to rounding. `tokens_per_s` has the throughput
-    of each pass, the first one included.
+    of each pass, the first one included; it is empty if a pass contradicts its answers.
     """
 
     repeats: int
@@ -34,16 +37,69 @@ class RepeatFigures:
     tokens_per_s: tuple[float, ...]
 
 
-def read_repeats(folder: Path, precision: str) -> RepeatFigures | None:
-    """Read what a strategy left in its folder; None if it answered only once."""
-    passes: dict[int, dict[Key, StrategyAnswer]] = {}
-    for row in left_rows(folder / "repeats", {*_NEEDED, "repeat"}):
+class _Pass:
+    """The answers of one time that all prompts were answered.
+
+    `is_possible` is False if one of them lacks its figures, or has some that cannot be.
+    """
+
+    def __init__(self, most_tokens: int | None) -> None:
+        self.answers: dict[Key, StrategyAnswer] = {}
+        self.is_possible = True
+        self._most_tokens = math.inf if most_tokens is None else most_tokens
+        self._tokens: dict[Key, float] = {}
+        self._batches_s: dict[tuple[str, str, str], float] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add an answer: a row of a shard."""
+        key = _key(row)
+        answer = _answer(row)
+        self.answers[key] = answer
+        tokens = _figure(row.get("tokens_generated"))
+        latency_ms = _figure(row.get("latency_ms"))
+        if tokens is None or latency_ms is None or tokens > self._most_tokens:
+            self.is_possible = False
+            return
+        if answer.token_ids is not None and len(answer.token_ids) != tokens:
+            self.is_possible = False
+        self._tokens[key] = tokens
+        batch = (str(row.get("rank")), key[0], str(row.get("batch")))
+        longest_s = self._batches_s.get(batch, 0.0)
+        self._batches_s[batch] = max(longest_s, latency_ms / 1000)
+
+    @property
+    def tokens(self) -> float:
+        """How many tokens its answers have."""
+        return sum(self._tokens.values())
+
+    @property
+    def answers_s(self) -> float:
+        """How long its answers took: a rank has one batch after the other."""
+        by_rank: dict[str, float] = {}
+        for (rank, _, _), taken_s in self._batches_s.items():
+            by_rank[rank] = by_rank.get(rank, 0.0) + taken_s
+        return max(by_rank.values(), default=0.0)
+
+
+def read_repeats(
+    folder: Path, precision: str, most_tokens: int | None = None
+) -> RepeatFigures | None:
+    """Read what a strategy left in its folder; None if it answered only once.
+
+    `most_tokens` is what an answer may have at most; None if it is not known.
+    """
+    passes: dict[int, _Pass] = {}
+    for row in left_rows(folder, "repeats", {*_NEEDED, "repeat"}):
         if isinstance(row["repeat"], int):
-            passes.setdefault(row["repeat"], {})[_key(row)] = _answer(row)
+            passes.setdefault(row["repeat"], _Pass(most_tokens)).add(row)
     if not passes:
         return None
-    first = {_key(row): _answer(row) for row in left_rows(folder / "outputs", _NEEDED)}
-    comparisons = [compare(first, again, precision) for again in passes.values()]
+    first = _Pass(most_tokens)
+    for row in left_rows(folder, "outputs", _NEEDED):
+        first.add(row)
+    comparisons = [
+        compare(first.answers, again.answers, precision) for again in passes.values()
+    ]
     compared = sum(one.compared for one in comparisons)
     if not compared:
         return None
@@ -51,7 +107,7 @@ def read_repeats(folder: Path, precision: str) -> RepeatFigures | None:
         len(passes) + 1,
         sum(one.same for one in comparisons) / compared,
         sum(one.agreeing for one in comparisons) / compared,
-        tuple(_paces(folder / "metrics")),
+        _paces(folder, passes | {0: first}),
     )
 
 
@@ -90,19 +146,41 @@ def _numbers(value: Any) -> list[Any]:
     return found if all(isinstance(one, int | float) for one in found) else []
 
 
-def _paces(folder: Path) -> Iterator[float]:
-    """Yield the tokens of all ranks over the seconds of the slowest, for each pass."""
-    reports: list[list[tuple[float, float]]] = []
-    for path in sorted(folder.glob("*.json")):
+def _figure(value: Any) -> float | None:
+    """A number from 0 up that is not absurdly large; None for anything else."""
+    if not isinstance(value, int | float) or not 0 <= value < 2.0**63:
+        return None
+    return float(value)
+
+
+def _paces(folder: Path, passes: Mapping[int, _Pass]) -> tuple[float, ...]:
+    """Return the tokens per second of each pass, by the time of the slowest rank.
+
+    Nothing is believed if a pass states less time than its own answers took.
+    """
+    paces: list[float] = []
+    for number, ranks in enumerate(zip(*_stated_s(folder), strict=False)):
+        one = passes.get(number)
+        seconds = max(ranks)
+        if one is None:
+            break
+        if not one.is_possible or not seconds or one.answers_s > ROUNDED * seconds:
+            return ()
+        paces.append(one.tokens / seconds)
+    return tuple(paces)
+
+
+def _stated_s(folder: Path) -> Iterator[list[float]]:
+    """Yield the seconds of all passes of each rank that states some.
+
+    Workers that an engine has started state none.
+    """
+    for path in sorted(folder.glob("metrics/*.json")):
         try:
-            passes: Any = read_left_object(path)["passes"]
-            reports.append(
-                [(float(one["seconds"]), float(one["tokens"])) for one in passes]
-            )
+            passes: Any = read_left_object(folder, path.relative_to(folder))["passes"]
+            seconds = [_figure(one["seconds"]) for one in passes]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    for ranks in zip(*reports, strict=False):
-        seconds = max(taken for taken, _ in ranks)
-        tokens = sum(count for _, count in ranks)
-        if 0 < seconds < math.inf and 0 <= tokens < math.inf:
-            yield tokens / seconds
+        known = [one for one in seconds if one is not None]
+        if known and len(known) == len(seconds):
+            yield known

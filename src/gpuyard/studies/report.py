@@ -192,11 +192,12 @@ class StudyReport:
             return
         study = self._run.parent.parent / FILE
         if _sha256(study) == self._summary.document.get("study_sha256"):
-            yield "study", [(FILE, _read(study.resolve()))]
+            found = study.resolve()
+            yield "study", [(FILE, _read(found.parent, found.name))]
         for one in self._summary.collected:
             folder = self._run / one["strategy_id"]
             texts = [
-                (name, _read(folder / name))
+                (name, _read(folder, name))
                 for name in ("exp_config.json", "job.slurm", "job.sh")
             ]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
@@ -293,9 +294,9 @@ def _sha256(path: Path) -> str:
         return ""
 
 
-def _read(path: Path) -> str:
+def _read(folder: Path, name: str) -> str:
     try:
-        with open_left(path) as file:
+        with open_left(folder, name) as file:
             text = file.read(_MOST_TEXT + 1).decode("utf-8", errors="replace")
     except OSError:
         return ""

@@ -219,12 +219,18 @@ class RunTable:
         ]
 
     def _wrong(self) -> dict[str, str]:
-        """Return the strategies whose answers keep them from being best, and why."""
-        return {
+        """Return the strategies whose results keep them from being best, and why."""
+        impossible = {
+            row["strategy_id"]: f"its results cannot be: {'; '.join(row['impossible'])}"
+            for row in self.collected
+            if row.get("impossible")
+        }
+        wrong = {
             name: found.reason
             for name, found in self.checked.items()
             if not self._can_be_best(found.correctness)
         }
+        return impossible | wrong
 
     def _can_be_best(self, correctness: Correctness) -> bool:
         is_rounded = correctness is Correctness.ROUNDED

@@ -2,22 +2,24 @@
 
 The files are `outputs/shard_<rank>.jsonl` and `metrics/metrics_rank_<rank>.json`. A
 shard is read in blocks of some megabytes: by pyarrow if the block is intact, else line
-by line, so that a damaged line costs only itself. `faults` describes in words what was
-wrong.
+by line, so that a damaged line costs only itself. A shard is read no further than to a
+line that is far too long. `faults` describes in words what was wrong.
 """
 
 # pyarrow has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
+
+from gpuyard.storage.untrusted import UntrustedFileError
+from gpuyard.studies.left_files import LONGEST_LINE, open_left, read_left_object
 
 BLOCK = 8 << 20
 """Bytes read at a time."""
@@ -80,6 +82,7 @@ class ResultShard:
     def __init__(self, folder: Path, rank: int, output: str, metrics: str) -> None:
         """`output` and `metrics` are the names of its two files."""
         self.rank = rank
+        self._folder = folder
         self.path = folder / "outputs" / output
         self.rows = 0
         self.faults: list[str] = []
@@ -93,12 +96,13 @@ class ResultShard:
         try:
             yield from self._tables()
         except OSError as error:
-            self.faults.append(f"{self.path.name} cannot be read: {error.strerror}")
+            why = error.strerror or error
+            self.faults.append(f"{self.path.name} cannot be read: {why}")
         self._check_footer()
 
     def _tables(self) -> Iterator[pa.Table]:
         line = 1
-        for block in _blocks(self.path) if self.is_there else ():
+        for block in self._blocks() if self.is_there else ():
             table = _parse(block)
             if table is None:
                 table = self._line_by_line(block, line)
@@ -131,15 +135,35 @@ class ResultShard:
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     def _read_footer(self) -> Mapping[str, Any] | None:
+        name = self.footer_path.relative_to(self._folder)
         try:
-            found: Any = json.loads(self.footer_path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            self.faults.append(f"{self.footer_path.name} cannot be read: {error}")
+            return read_left_object(self._folder, name)
+        except (OSError, ValueError) as error:
+            self.faults.append(f"{name.name} cannot be read: {error}")
             return None
-        if isinstance(found, dict):
-            return cast(Mapping[str, Any], found)
-        self.faults.append(f"{self.footer_path.name} is no JSON object")
-        return None
+
+    def _blocks(self) -> Iterator[bytes]:
+        """Yield whole lines, about BLOCK bytes at a time.
+
+        Only the last block may end without a line end. UntrustedFileError for a line
+        that is too long.
+        """
+        rest: list[bytes] = []
+        length = 0
+        with open_left(self._folder, self.path.relative_to(self._folder)) as file:
+            while data := file.read(BLOCK):
+                cut = data.rfind(b"\n") + 1
+                if cut:
+                    yield b"".join([*rest, data[:cut]])
+                    rest = []
+                    length = 0
+                rest.append(data[cut:])
+                length += len(data) - cut
+                if length > LONGEST_LINE:
+                    fault = f"a line has more than {LONGEST_LINE:,} bytes"
+                    raise UntrustedFileError(fault)
+        if length:
+            yield b"".join(rest)
 
     def _check_footer(self) -> None:
         if self.footer is None or not self.is_there:
@@ -159,23 +183,6 @@ class ResultShard:
             )
         if self.footer.get("error"):
             self.faults.append(f"rank {self.rank} says: {self.footer['error']}")
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Yield whole lines, about BLOCK bytes at a time.
-
-    Only the last block may end without a line end.
-    """
-    rest: list[bytes] = []
-    with path.open("rb") as file:
-        while data := file.read(BLOCK):
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                yield b"".join([*rest, data[:cut]])
-                rest = []
-            rest.append(data[cut:])
-    if any(rest):
-        yield b"".join(rest)
 
 
 def _parse(block: bytes) -> pa.Table | None:

@@ -74,6 +74,6 @@ def _listed(options: Any) -> str | None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return read_left_object(path)
+        return read_left_object(path.parent, path.name)
     except (OSError, ValueError):
         return {}

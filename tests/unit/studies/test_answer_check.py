@@ -203,11 +203,20 @@ def test_answers_that_were_cut_are_wrong() -> None:
 
 
 def test_an_engine_may_leave_out_the_token_that_ends_an_answer() -> None:
-    whole = answers(replace(CERTAIN, finish_reason="stop"))
+    # The token 8 ends the text, so it is not in it.
+    whole = answers(replace(CERTAIN, text="5 6 7", finish_reason="stop"))
     shorter = answers(StrategyAnswer("5 6 7", RIGHT[:3], finish_reason="stop"))
     assert compare(whole, shorter, "bf16").same == PROMPTS
     cut = answers(StrategyAnswer("5 6 7", RIGHT[:3], finish_reason="length"))
     assert compare(whole, cut, "bf16").beyond == PROMPTS
+
+
+def test_a_strategy_that_says_nothing_is_wrong_where_one_token_is_the_answer() -> None:
+    said = answers(StrategyAnswer("B", (33,), finish_reason="stop"))
+    silent = answers(StrategyAnswer("", (), finish_reason="stop"))
+    assert compare(said, silent, "bf16").same == 0
+    run = RunAnswers({"tp1": said, "tp2": silent}, "bf16", frozenset({"tp1"}))
+    assert correctness(run)["tp2"] is Correctness.WRONG
 
 
 def test_fewer_figures_than_tokens_tell_nothing() -> None:

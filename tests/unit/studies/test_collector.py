@@ -32,6 +32,10 @@ from tests.support.study_run import (
     write_strategy,
 )
 
+OTHER_PROMPT = (
+    "state another number of tokens of their prompts than the study's tokenizer makes"
+)
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
@@ -229,6 +233,7 @@ def test_an_attempt_under_way_is_no_failure(run: Path) -> None:
         ({"latency_ms": -1.0, "ttft_ms": None}, "took less than no time"),
         ({"ttft_ms": 9e9}, "have their first token after their last one"),
         ({"logprobs": [0.5] * 16}, "have tokens that are more than certain"),
+        ({"prompt_tokens": 7}, OTHER_PROMPT),
     ],
 )
 def test_figures_that_cannot_be(run: Path, values: dict[str, Any], reason: str) -> None:
@@ -238,6 +243,28 @@ def test_figures_that_cannot_be(run: Path, values: dict[str, Any], reason: str) 
     collected = collect(run)
     assert (collected.status, collected.rows) == ("PARTIAL", 6)
     assert f"1 results {reason}" in collected.reasons
+    assert f"1 results {reason}" in collected.impossible
+
+
+def test_how_long_prompts_are_is_what_the_study_counted(run: Path) -> None:
+    rows = [json.loads(line) for line in shard(run).read_text().splitlines()]
+    lines = [json.dumps(one | {"prompt_tokens": 7}) + "\n" for one in rows]
+    shard(run).write_text("".join(lines))
+    collector = ResultCollector(run)
+    (collected,) = collector.ingest_run()
+    assert collected.reasons == (f"6 results {OTHER_PROMPT}",)
+    counted = [prompt["prompt_tokens"] for prompt in prompts(3)]
+    assert collector.to_dataframe().prompt_tokens.tolist() == counted
+
+
+def test_figures_of_a_rank_that_cannot_be_are_not_there(run: Path) -> None:
+    change_footer(run, {"torch_version": "", "energy_j": 10**400, "load_s": "long"})
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    found = pq.read_table(collector.metrics).to_pylist()[0]
+    names = ("torch_version", "energy_j", "load_s")
+    assert [found[name] for name in names] == [None] * 3
+    assert found["generate_s"] > 0
 
 
 @pytest.mark.parametrize(
@@ -349,6 +376,39 @@ def test_a_shard_that_cannot_be_read_costs_only_itself(run: Path) -> None:
     collected = collect(run)
     assert (collected.status, collected.rows) == ("PARTIAL", 6)
     assert collected.reasons[0].startswith("shard_1.jsonl cannot be read: ")
+
+
+def test_a_line_without_end_is_not_read_to_its_end(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BLOCK", 100)
+    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
+    with shard(run).open("a") as file:
+        file.write("{" * 6000)
+    collected = collect(run)
+    assert (collected.status, collected.rows) == ("PARTIAL", 6)
+    told = "shard_0.jsonl cannot be read: a line has more than 5,000 bytes"
+    assert collected.reasons == (told,)
+
+
+def test_no_link_is_followed_out_of_a_strategys_folder(run: Path) -> None:
+    outputs = shard(run).parent
+    outputs.rename(run / "elsewhere")
+    outputs.symlink_to(run / "elsewhere")
+    collected = collect(run)
+    assert (collected.status, collected.rows) == ("FAILED", 0)
+    assert any("lies below a link" in one for one in collected.reasons)
+
+
+def test_a_job_cannot_change_what_it_was_asked_for(run: Path) -> None:
+    path = run / "manifest.json"
+    more = {"variants": ["2k", "4k"], "limit": None}
+    more |= {"asked": {"max_new_tokens": 20, "load": None}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    config = run / TENSOR.strategy_id / "exp_config.json"
+    less = {"max_new_tokens": 9, "variants": ["4k"], "limit": 1, "load": [1]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | less))
+    assert (collect(run).status, collect(run).expected) == ("COMPLETED", 6)
 
 
 def test_a_limit_and_a_variant_ask_for_less(run: Path) -> None:

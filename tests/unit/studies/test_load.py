@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from gpuyard.studies.collector import ResultCollector
-from gpuyard.studies.load_figures import LoadRow, figures_of, read_load
+from gpuyard.studies.load_figures import (
+    LoadFindings,
+    LoadRow,
+    figures_of,
+    read_load,
+)
 from gpuyard.studies.report import StudyReport
 from gpuyard.studies.runtime.generated_answer import GeneratedAnswer
 from gpuyard.studies.runtime.load_generator import (
@@ -149,6 +154,11 @@ def test_a_load_that_cannot_be_is_told_and_does_not_count(tmp_path: Path) -> Non
     for more in odd:
         (_, damaged) = faults_of({**sound[0], **more}, *sound[1:])
         assert damaged == "1 lines under load are no possible requests", more
+
+
+def test_a_load_that_nobody_could_draw_is_not_drawn(tmp_path: Path) -> None:
+    asked = {"rates": list(range(1, 12)), "requests": 1_000_000}
+    assert read_load(tmp_path, asked) == LoadFindings()
 
 
 def test_the_report_says_what_came_of_a_load(tmp_path: Path) -> None:

@@ -252,6 +252,16 @@ def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> No
     assert not is_running(study)
 
 
+def test_a_run_remembers_what_its_jobs_are_asked_for(tmp_path: Path) -> None:
+    asked = "[generation]\nmax_new_tokens = 7\n[load]\nrates = [1, 2]\nseed = 3\n"
+    working = pipeline(make_study(tmp_path, asked, ONE), Instance())
+    working.begin()
+    asked_of_each = working.newest().asked
+    assert asked_of_each["max_new_tokens"] == 7
+    load = asked_of_each["load"]
+    assert (load["rates"], load["requests"], load["seed"]) == ([1, 2], 100, 3)
+
+
 def test_a_run_remembers_its_provider(tmp_path: Path) -> None:
     study = make_study(tmp_path, strategies=ONE)
     working = DistributedExperimentPipeline(

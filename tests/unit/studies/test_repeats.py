@@ -8,6 +8,7 @@ import pytest
 
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.repeats import mean_interval, read_repeats
+from gpuyard.studies.runtime.outputs import RankReport
 from gpuyard.studies.summary import RunSummary
 from tests.support.study_run import (
     ALONE,
@@ -24,7 +25,8 @@ from tests.support.study_run import (
 
 def write_repeated(study: Path) -> Path:
     """A run of one strategy that answers thrice; the third time a fifth is different.
-    The second and third pass take half as long as the first.
+    The second and third pass take half as long as the first. The engine has started a
+    worker, which has no passes of its own.
     """
     run = study / "runs" / RUN
     asked = prompts(10)
@@ -34,9 +36,9 @@ def write_repeated(study: Path) -> Path:
     folder.mkdir()
     lines: list[str] = []
     for repeat, every in ((1, 0), (2, 5)):
-        layout = replace(ALONE, diverges_every=every)
-        rows = [row(layout, prompt) | {"repeat": repeat} for prompt in asked]
-        lines += [json.dumps(one) for one in rows]
+        layout = replace(ALONE, diverges_every=every, pace_ms=ALONE.pace_ms / 2)
+        rows = [row(layout, prompt, 0, at) for at, prompt in enumerate(asked)]
+        lines += [json.dumps(one | {"repeat": repeat}) for one in rows]
     (folder / "shard_0.jsonl").write_text("\n".join([*lines, "{damaged"]))
     path = metrics_path(run, ALONE, 0)
     report = json.loads(path.read_text())
@@ -45,6 +47,8 @@ def write_repeated(study: Path) -> Path:
         for share in (1.0, 0.5, 0.5)
     ]
     path.write_text(json.dumps(report | {"passes": passes}))
+    worker = metrics_path(run, ALONE, 1)
+    worker.write_text(json.dumps(report | {"rank": 1, "passes": []}))
     write_manifest(run, [entry(ALONE)])
     return run
 
@@ -81,20 +85,50 @@ def test_the_report_has_the_mean_of_all_passes_with_its_interval(
     assert f"| {mean:.1f} ({mean - reach:.1f}–{mean + reach:.1f}) | 90 % |" in said
 
 
+@pytest.mark.parametrize("number", [0, 2])
 def test_passes_that_are_faster_than_their_answers_do_not_count(
-    tmp_path: Path,
+    tmp_path: Path, number: int
 ) -> None:
     run = write_repeated(tmp_path)
     pace = first_pace(run)
     path = metrics_path(run, ALONE, 0)
     report = json.loads(path.read_text())
-    report["passes"] = [{"seconds": 0.001, "tokens": 1e6}] * 3
+    report["passes"][number] = {"seconds": 0.001, "tokens": 1e6}
     path.write_text(json.dumps(report))
     collector = ResultCollector(run)
     collector.ingest_run()
     (found,) = RunSummary.load(collector.results, run.name).strategies
     assert found["tokens_per_s"] == pytest.approx(pace)
     assert found["repeats_same"] == 0.9
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tokens_generated": 10**6, "token_ids": None},
+        {"tokens_generated": 21},
+        {"tokens_generated": None},
+        {"latency_ms": "soon"},
+        {"latency_ms": -1.0},
+    ],
+)
+def test_answers_of_a_pass_that_cannot_be_tell_no_speed(
+    tmp_path: Path, values: dict[str, object]
+) -> None:
+    run = write_repeated(tmp_path)
+    path = run / ALONE.strategy_id / "repeats" / "shard_0.jsonl"
+    first, *others = path.read_text().split("\n")
+    changed = json.dumps(json.loads(first) | values)
+    path.write_text("\n".join([changed, *others]))
+    figures = read_repeats(run / ALONE.strategy_id, "bf16", most_tokens=20)
+    assert figures is not None and figures.tokens_per_s == ()
+
+
+def test_a_worker_of_an_engine_has_no_passes() -> None:
+    driver = RankReport(0, "n", passes=[{"seconds": 1.0, "tokens": 9}], energy_j=4.0)
+    worker = driver.of_worker(3)
+    assert (worker.rank, worker.passes, worker.energy_j) == (3, [], 0.0)
+    assert driver.passes
 
 
 def test_one_pass_has_no_noise(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ by them.
 """
 
 import csv
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.study_run import (
     TENSOR,
     entry,
     prompts,
+    shard_path,
     write_manifest,
     write_prompts,
     write_run,
@@ -201,7 +203,10 @@ def test_nobody_generates_faster_than_its_answers(summary: RunSummary) -> None:
 
 def test_other_machines_programs_and_models_are_told(summary: RunSummary) -> None:
     metrics = summary.metrics.assign(
-        gpu_name=["T4", "A100", "A100"], engine_version="1", torch_version="2.9"
+        gpu_name=["T4", "A100", "A100"],
+        engine_version="1",
+        # A server does not tell its version of PyTorch.
+        torch_version=["", "2.9", "2.9"],
     )
     entries = [
         {"strategy_id": "one", "model_fingerprint": "ab"},
@@ -431,6 +436,30 @@ def test_the_fastest_strategy_is_not_best_if_its_answers_are_wrong(
     assert name == wrong.strategy_id
     assert why.startswith(f"20 of 20 answers differ from {ALONE.strategy_id}")
     assert f"## Answers not right\n\n- {name}: {why}" in found.to_markdown()
+
+
+def test_results_that_cannot_be_are_not_best_where_nothing_is_whole(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "runs" / RUN
+    asked = prompts(10)
+    write_prompts(run, asked)
+    for layout in (ALONE, TENSOR):
+        write_strategy(run, layout, asked)
+        shard = shard_path(run, layout, 0)
+        rows = [json.loads(line) for line in shard.read_text().splitlines()]
+        if layout is TENSOR:
+            rows[1]["tokens_generated"] = 1_000_000
+        shard.write_text("".join(json.dumps(one) + "\n" for one in rows[1:]))
+    write_manifest(run, [entry(ALONE), entry(TENSOR)])
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    found = RunSummary.load(collector.results, run.name, objective="throughput")
+    assert {one["status"] for one in found.strategies} == {"PARTIAL"}
+    assert found.ranking.best == ALONE.strategy_id
+    ((name, why),) = found.ranking.wrong
+    assert name == TENSOR.strategy_id
+    assert why.startswith("its results cannot be: 1 results state more tokens than")
 
 
 def test_a_run_that_was_not_collected(tmp_path: Path) -> None:

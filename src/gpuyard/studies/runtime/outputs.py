@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,29 @@ class RankReport:
         self.gpu_utilization = figures.utilization
         self.gpu_memory_bytes = figures.memory_bytes
         self.energy_j = figures.energy_j
+
+    def of_worker(self, rank: int) -> "RankReport":
+        """Return the metrics of a worker that the engine of this driver has started.
+
+        They have the times of the driver, which has written all answers.
+        """
+        batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in self.batches]
+        return replace(
+            self,
+            rank=rank,
+            rows=0,
+            tokens_generated=0,
+            tokens_per_s=0.0,
+            avg_latency_ms=None,
+            batches=batches,
+            passes=[],
+            peak_memory_bytes=None,
+            gpu_utilization=None,
+            gpu_memory_bytes=None,
+            # The driver has measured the GPUs of all workers.
+            energy_j=None if self.energy_j is None else 0.0,
+            complete=True,
+        )
 
 
 class RepeatWriter:

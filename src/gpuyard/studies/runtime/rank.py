@@ -173,25 +173,9 @@ def _report_workers(
 
     The workers write no files. The metrics have the times of the driver.
     """
-    batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in report.batches]
     for rank in range(launch.world_size, experiment.world_size):
         ShardWriter(experiment, replace(launch, rank=rank))
-        worker = replace(
-            report,
-            rank=rank,
-            rows=0,
-            tokens_generated=0,
-            tokens_per_s=0.0,
-            avg_latency_ms=None,
-            batches=batches,
-            peak_memory_bytes=None,
-            gpu_utilization=None,
-            gpu_memory_bytes=None,
-            # The driver has measured the GPUs of all workers.
-            energy_j=None if report.energy_j is None else 0.0,
-            complete=True,
-        )
-        finalize_rank(experiment.metrics_path(rank), worker)
+        finalize_rank(experiment.metrics_path(rank), report.of_worker(rank))
 
 
 def together(work: Callable[[], Any]) -> Any:
