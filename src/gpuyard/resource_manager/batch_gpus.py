@@ -87,9 +87,10 @@ class BatchGpus:
         view = self._core.view
         for resident in self._residents.servers.live.values():
             for gpu in resident.gpus:
-                if gpu not in view.devices:
+                device = view.devices.get(gpu)
+                if device is None or device.node_id is None:
                     continue
-                node = view.node(view.devices[gpu].node_id)
+                node = view.node(device.node_id)
                 may_use = batch.script.joined or not node.joined
                 # One that a person has cordoned comes back when that person says so.
                 if may_use and not node.cordoned and not node.online:

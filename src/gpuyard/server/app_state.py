@@ -54,9 +54,9 @@ class AppState:
     `tools_door` is there where browsers may open what jobs serve, on the server that
     leads. `election` is there where several servers may share the ledger. `sign_in` and
     `watched` are made with the application. `board_turns` has a lock for each user,
-    under which their TensorBoards are looked up and started. `leads` becomes true when this one
-    schedules, and stays so: a server that may lead no longer calls `start_over`, which
-    does not return.
+    under which their TensorBoards are looked up and started. `leads` becomes true when
+    this one schedules, and stays so: a server that may lead no longer calls
+    `start_over`, which does not return.
     """
 
     home: Home
