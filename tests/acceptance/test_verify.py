@@ -392,7 +392,7 @@ def test_an_executor_of_another_version_is_judged_by_fingerprints(
     allowed = section("verification.tolerances.practice-6")
     configure(instance, *executors, allowed)
     refused = instance.run("verify", "run", "other")
-    assert refused.returncode == 2
+    assert refused.returncode == 4
     assert "calibrate --class practice-6 --against EXECUTOR" in refused.stderr
     calibration = ("calibrate", "--class", "practice-6", "--against", "other")
     limits = instance.json("verify", *calibration, "--runs", "5")["limits"]
