@@ -17,11 +17,13 @@ from tests.support.fake_pool import FakeOwner
 from tests.support.wait import wait_until
 
 ORDER = PoolOrder("poolnode_1", "warm-1", "https://127.0.0.1:7434", "print.secret")
-# What stands in for gpuyard: it saves its work before it leaves.
+# What stands in for gpuyard: it saves its work before it leaves, and ends by itself if
+# nobody ends it.
 PROGRAM = """\
 trap 'sleep 0.3; echo left > "$WORK/left"; exit 0' TERM
 echo "$@" > "$WORK/said"
-while :; do sleep 0.05; done
+turn=0
+while [ $turn -lt 1200 ]; do sleep 0.05; turn=$((turn + 1)); done
 """
 
 
