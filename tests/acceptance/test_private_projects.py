@@ -290,6 +290,8 @@ MAKES_OWN = ADDS | {
     "POST /v1/responses",
     # Who sees a job submits its like, as its own, without the keys of others.
     "POST /api/v1/jobs/{reference}/rerun",
+    # Who sees jobs looks at what they logged, by a job of its own.
+    "POST /api/v1/tensorboards",
     # Results of its own, of a study that others have not left.
     "PUT /api/v1/studies/{run}",
     # A secret with this name of its own (tests/acceptance/test_users.py).

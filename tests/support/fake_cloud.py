@@ -24,6 +24,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.instances.api import (
@@ -305,13 +306,15 @@ class FakeCloud:
                 start_new_session=True,
             )
 
-    def _processes(self, machine: str) -> list[int]:
+    def _processes(self, machine: str, *, of_jobs: bool = True) -> list[int]:
         """The processes of the machine: they have its home in their environment."""
         root = os.fsencode(self.home(machine).root)
         found: list[int] = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
-                if root in file.read_bytes():
+                environment = file.read_bytes()
+                is_of_job = b"GPUYARD_ATTEMPT_ID=" in environment
+                if root in environment and (of_jobs or not is_of_job):
                     found.append(int(file.parent.name))
         return found
 
@@ -322,13 +325,22 @@ class FakeCloud:
                 return
             row["state"] = InstanceState.GONE
             row["ended_at"] = time.time()
+        # Its agent must not live to say that a job was killed.
+        agent = self.home(machine).node / "agent.lock"
+        while (pids := self._processes(machine, of_jobs=False)) or is_locked(agent):
+            _kill(pids)
         while pids := self._processes(machine):
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+            _kill(pids)
         remove_groups(self.home(machine))
         shutil.rmtree(self.home(machine).root, ignore_errors=True)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    """Kill these processes, and give the kernel a moment to end them."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(0.01)
 
 
 def _next_fault(faults: list[dict[str, Any]], order: InstanceOrder) -> str:

@@ -34,7 +34,13 @@ PAGE = Path(__file__).parents[3] / "docs/guides/users.md"
 GPU = wire.GpuStatus("GPU-1", 0, "Tesla T4", 15360, temperature_c=40)
 DIGEST = "0" * 64
 # They begin a connection that is for one thing only.
-ONE_THING = (wire.JoinStream, wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
+ONE_THING = (
+    wire.JoinStream,
+    wire.FetchContents,
+    wire.StoreBlob,
+    wire.FetchBlob,
+    wire.TakeItem,
+)
 REPORTS = get_args(get_type_hints(wire.NumberedReport)["body"])
 
 
@@ -155,6 +161,7 @@ def lies(attempt: str) -> dict[str, Any]:
         wire.StoreBlob(attempt, DIGEST, 1),
         wire.BlobPart(b"x"),
         wire.FetchBlob(attempt),
+        wire.TakeItem("batch_1", attempt, "made-up"),
         wire.Beat(),
     ]
     return {_tag(type(message)): message for message in messages}

@@ -305,7 +305,8 @@ def test_a_trusted_engine_that_was_another_for_a_time_has_to_be_accepted(
     records: Records, blobs: BlobStore
 ):
     """Its answers of that time are not those of the engine that is back."""
-    engine, other = {"engine": "1"}, {"engine": "2"}
+    engine = {"engine": "1"}
+    other = {"engine": "2"}
     stock(records, blobs, B, workloads=1)
     records.note_runtime(B, engine)
     records.note_runtime(B, engine)
