@@ -31,7 +31,7 @@ from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.run_watch import RunWatch
-from gpuyard.controller.silent_nodes import SilentNodes
+from gpuyard.controller.silent_nodes import SilentNodes, agent_answers
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.errors import (
@@ -203,9 +203,9 @@ class Reports:
             return
         ended = [key for key in ended if not self._is_live(key)]
         try:
+            await self._stop_and_forget(provider_name, hello, ended)
             await self._end_lost(provider_name, hello, lost)
             await self._end_unsent_shares(provider_name, hello, unsent)
-            await self._stop_and_forget(provider_name, hello, ended)
         except ProviderError:
             return  # the connection broke: the next Hello starts this again
         core.schedule()
@@ -249,17 +249,17 @@ class Reports:
         self, provider_name: str, hello: wire.Hello, lost: Sequence[LiveAttempt]
     ) -> None:
         """End these attempts, which the node no longer has, once its agent has
-        answered. ProviderError.
-
-        A Hello may come late, on a connection that its agent has given up, or that of
-        an agent that was killed. What it does not name may run.
+        answered: a Hello may come late, on a connection that its agent has given up, or
+        that of an agent that was killed. What it does not name may run.
         """
         provider = self._providers.node_provider(provider_name)
+        node_id = hello.node_id
         if not lost or provider is None:
             return
-        node_id = hello.node_id
-        # Any answer will do: it shows that there still is an agent.
-        await provider.has_attempt(node_id, share_on(lost[0], node_id))
+        share = share_on(lost[0], node_id)
+        has_answered = False
+        while not has_answered and self._hellos.get(node_id) is hello:
+            has_answered = await agent_answers(provider, node_id, share)
         if self._hellos.get(node_id) is not hello:
             return  # that agent has said more since, or has gone
         ids = {attempt.id for attempt in lost}

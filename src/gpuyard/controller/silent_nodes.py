@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
+from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.states import JobState
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.scheduler.attempts import LiveAttempt
 
 # A broken connection is usually back within a second. After this time its jobs are
@@ -15,6 +17,8 @@ UNKNOWN_AFTER_S = 10.0
 # KILL. The server waits for all of that, and this much longer, before it treats the job
 # as dead.
 SILENCE_MARGIN_S = 30.0
+# Between two questions to an agent that does not answer.
+_ASK_AGAIN_S = 2.0
 AttemptsOn = Callable[[str], list[LiveAttempt]]
 """The attempts that the agent of a node runs."""
 EndSilent = Callable[[LiveAttempt, str, float], None]
@@ -75,3 +79,15 @@ class SilentNodes:
                 limited.append((spec.max_silence_s, limit_s, attempt))
         limited.sort(key=lambda entry: entry[0])
         return [(limit_s, attempt) for _, limit_s, attempt in limited]
+
+
+async def agent_answers(provider: NodeProvider, node_id: str, attempt_id: str) -> bool:
+    """Whether the agent of the node answers a question about this attempt, whatever it
+    says; if not, that is known after a pause.
+    """
+    try:
+        await provider.has_attempt(node_id, attempt_id)
+    except ProviderError:
+        await asyncio.sleep(_ASK_AGAIN_S)
+        return False
+    return True

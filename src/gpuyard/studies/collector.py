@@ -296,6 +296,9 @@ class _StrategyReader:
         most = asked.get("max_new_tokens")
         self._most_tokens = most if type(most) is int else None
         self._plausibility = Plausibility(self._most_tokens)
+        # Rounded weights may come with a tokenizer of their own.
+        model = self._config.get("model_path")
+        self._has_same_tokenizer = model == asked.get("model_path", model)
         self._kept = 0
         if fault:
             self._reasons.append(f"exp_config.json {fault}")
@@ -324,6 +327,8 @@ class _StrategyReader:
                 self._kept += kept.num_rows
                 if kept.num_rows:
                     tokens = self._prompts.tokens.take(rows)
+                    if not self._has_same_tokenizer:
+                        tokens = pa.nulls(len(rows), tokens.type)
                     self._plausibility.look_at(kept, tokens)
                     yield self._joined(rows, kept, constants)
         missing = self._coverage.missing()

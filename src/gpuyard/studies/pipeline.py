@@ -120,6 +120,7 @@ class DistributedExperimentPipeline:
             tuple(only),
             self._provider,
             {
+                "model_path": str(self.study.model.path),
                 "max_new_tokens": self.study.generation.max_new_tokens,
                 "load": self.study.load and self.study.load.model_dump(mode="json"),
             },

@@ -28,15 +28,18 @@ class OneStarted:
 
 
 class Link:
-    """To an agent of now, which `has` the attempt, or not; None: it does not answer."""
+    """To an agent of now, which `has` the attempt, or not; None: it has just gone."""
 
     def __init__(self, has: bool | None) -> None:
         self.has = has
         self.was_asked = asyncio.Event()
+        self.agents = self
+        self.links = {"node_1"}
 
     async def has_attempt(self, node_id: str, attempt_id: str) -> bool:
         self.was_asked.set()
         if self.has is None:
+            self.links.clear()
             raise ProviderError("The node's agent is not connected.")
         return self.has
 

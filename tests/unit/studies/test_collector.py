@@ -257,6 +257,17 @@ def test_how_long_prompts_are_is_what_the_study_counted(run: Path) -> None:
     assert collector.to_dataframe().prompt_tokens.tolist() == counted
 
 
+def test_rounded_weights_may_have_a_tokenizer_of_their_own(run: Path) -> None:
+    """What it makes of a prompt says nothing of the answers."""
+    rows = [json.loads(line) for line in shard(run).read_text().splitlines()]
+    lines = [json.dumps(one | {"prompt_tokens": 7}) + "\n" for one in rows]
+    shard(run).write_text("".join(lines))
+    manifest = run / "manifest.json"
+    more = {"asked": {"model_path": "/models/not-rounded"}}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | more))
+    assert collect(run).impossible == ()
+
+
 def test_figures_of_a_rank_that_cannot_be_are_not_there(run: Path) -> None:
     change_footer(run, {"torch_version": "", "energy_j": 10**400, "load_s": "long"})
     collector = ResultCollector(run)

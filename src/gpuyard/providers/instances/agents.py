@@ -190,12 +190,15 @@ class RentedAgents:
         """A Hello may come late, from an agent that was killed since: what it does not
         name is lost only if the agent of now does not have it either.
         """
-        try:
-            is_there = await self.link.has_attempt(node_id, attempt_id)
-        except ProviderError:
-            return  # it will say Hello again
-        if not is_there:
-            self._note_lost(attempt_id)
+        while self.is_connected(node_id):
+            try:
+                is_there = await self.link.has_attempt(node_id, attempt_id)
+            except ProviderError:
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
+            if not is_there:
+                self._note_lost(attempt_id)
+            return
 
     def _note_lost(self, attempt_id: str) -> None:
         """The machine does not have what it had started: it was rebooted."""

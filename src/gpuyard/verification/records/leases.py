@@ -20,14 +20,16 @@ class LeaseRecords(RecordsBase):
         """Take a free lease, or one of this holder; False when another has it."""
         now = self._now()
         with self.database.writing(lock=f"lease {name}") as tx:
+            # Before it holds a row of its own: two that do this must not wait for each
+            # other.
+            tx.execute(leases.delete().where(leases.c.until < now - _KEPT_S))
             # Lock the row, so that it is not renewed between reading and writing.
             found = tx.execute(
                 sa.select(leases).where(leases.c.name == name).with_for_update()
             ).first()
             if found and found.holder != holder and found.until > now:
                 return False
-            long_over = leases.c.until < now - _KEPT_S
-            tx.execute(leases.delete().where((leases.c.name == name) | long_over))
+            tx.execute(leases.delete().where(leases.c.name == name))
             tx.execute(
                 leases.insert().values(name=name, holder=holder, until=now + seconds)
             )
