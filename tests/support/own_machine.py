@@ -120,12 +120,17 @@ def _setup(folder: Path) -> str:
     """The commands that make the copies, in a new mount namespace."""
     layers = folder / "layers"
     lines = ["set -e", f"mkdir {layers}", f"mount -t tmpfs none {layers}"]
+    # Other tests add accounts to this machine, and lock its files for a moment. What
+    # they remove while it is copied may be missing.
+    etc = layers / "etc.copy"
+    lines += [f"cp -a /etc {etc} || true", f"rm -f {etc}/*.lock"]
     for path in [*_COPIED, *_closed_folders()]:
+        lower = etc if path == "/etc" else path
         upper = layers / path.strip("/").replace("/", "-")
         lines += [
             f"mkdir -m 755 {upper} {upper}.work",
             f"mount -t overlay overlay -o"
-            f" lowerdir={path},upperdir={upper},workdir={upper}.work {path}",
+            f" lowerdir={lower},upperdir={upper},workdir={upper}.work {path}",
         ]
     # Whatever this machine has of it, the test's machine has not.
     lines.append("rm -rf /etc/gpuyard /run/gpuyard /var/lib/gpuyard")

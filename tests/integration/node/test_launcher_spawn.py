@@ -358,7 +358,7 @@ def test_a_refusal_leaves_nothing_behind(start, tmp_path, attempt_id, limits):
     assert descriptors() == before
     assert find_attempt(attempt_id) == []
     assert Cgroup.open(attempt_id) is None
-    assert children() == offspring
+    assert children() <= offspring
 
 
 def test_a_process_without_a_descriptor_for_it_is_ended(
