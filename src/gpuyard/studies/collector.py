@@ -261,10 +261,8 @@ class ResultCollector:
             "collected": [asdict(one) for one in self.collected],
         }
         with beside(self.document) as fresh:
-            fresh.write_text(
-                json.dumps(document, indent=2, ensure_ascii=False, default=str),
-                encoding="utf-8",
-            )
+            text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
+            fresh.write_text(text, encoding="utf-8")
             replace(fresh, self.document)
 
 
