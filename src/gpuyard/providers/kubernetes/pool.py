@@ -11,8 +11,9 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.offers import Offer
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.kubernetes import pod_state, pool_job
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
+from gpuyard.providers.kubernetes.creation import create_once
 from gpuyard.providers.kubernetes.fields import (
     Json,
     name_of,
@@ -83,7 +84,7 @@ class KubernetesPool(QueuePool):
             self.script(order, '"$JOIN_CODE"'),
             self.pool.lifetime,
         )
-        await self._create(self._api.jobs, job)
+        await create_once(self._api, self._api.jobs, job)
         await self._let_run(order)
         return name_of(job)
 
@@ -103,19 +104,10 @@ class KubernetesPool(QueuePool):
         made = await self._api.call("GET", path)
         labels = pool_job.labels_of(order, self.owner.installation)
         secret = pool_job.secret_of(order, labels, made)
-        await self._create(f"{self._api.namespaced}/secrets", secret)
+        await create_once(self._api, f"{self._api.namespaced}/secrets", secret)
         # With Kueue it waits for Kueue.
         if not self._settings.queue and value_at(made, "spec", "suspend"):
             await self._api.call("PATCH", path, {"spec": {"suspend": False}})
-
-    async def _create(self, path: str, body: Json) -> Json | None:
-        """The new object; None when one of this name exists."""
-        try:
-            return await self._api.call("POST", path, body)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            return None
 
     async def launch(self, order: PoolOrder) -> PoolMachine:
         """See PoolHands. A Job that is there may lack its Secret, or wait to be let

@@ -40,6 +40,7 @@ from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.command import PodCommand, start_in_pod
 from gpuyard.providers.kubernetes.config import KubernetesConfig
+from gpuyard.providers.kubernetes.creation import create_once
 from gpuyard.providers.kubernetes.event_reader import WarningReader
 from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
 from gpuyard.providers.kubernetes.job_output import JobOutput
@@ -150,21 +151,12 @@ class KubernetesProvider(QueueProvider):
         Objects that exist are not changed.
         """
         path = f"{self._api.jobs}/{name_of(body)}"
-        job = await self._create(self._api.jobs, body)
+        job = await create_once(self._api, self._api.jobs, body)
         job = job or await self._api.call("GET", path)
         for kind, part in manifest.parts_of(order, job).items():
-            await self._create(f"{self._api.namespaced}/{kind}", part)
+            await create_once(self._api, f"{self._api.namespaced}/{kind}", part)
         if not self.settings.queue and job_state.is_incomplete(job):
             await self._api.call("PATCH", path, {"spec": {"suspend": False}})
-
-    async def _create(self, path: str, body: Json) -> Json | None:
-        """The new object; None when one of this name exists."""
-        try:
-            return await self._api.call("POST", path, body)
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-            return None
 
     def _refusal(self, error: ProviderError, order: AttemptOrder) -> ProviderError:
         forbidden = isinstance(error, ApiError) and error.http == 403
