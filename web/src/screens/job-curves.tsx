@@ -1,6 +1,6 @@
 // The curves of a job, those of other runs over them, and what its machine measured.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { get, type Schemas } from "../api/client";
 import { feed, type ServerEvent } from "../api/events";
@@ -30,8 +30,11 @@ export function CurvesTab({ job, isOver }: { job: Job; isOver: boolean }) {
   const { query } = usePlace();
   const others = (query.get("with") ?? "").split(",").filter(Boolean);
   const beside = useSeriesOf(others);
+  const groups = useMemo(
+    () => groupsOf([...(series.value?.items ?? []), ...beside.items]),
+    [series.value, beside.items],
+  );
   if (series.value === null) return <Found of={series} />;
-  const groups = groupsOf([...series.value.items, ...beside.items]);
   const errors = beside.errors.map((error, at) => <ErrorNote key={at} error={error} />);
   if (groups.length === 0) {
     return (
@@ -73,23 +76,39 @@ export function CurvesTab({ job, isOver }: { job: Job; isOver: boolean }) {
       </div>
       {errors}
       <div class="columns">
-        {groups.map(([name, members]) => {
-          const { xs, curves, isTime } = curvesOf(members, smoothing);
-          return (
-            <Card key={name} title={name}>
-              <Chart
-                xs={xs}
-                curves={curves}
-                label={name}
-                isTime={isTime}
-                isLogarithmic={isLogarithmic}
-              />
-            </Card>
-          );
-        })}
+        {groups.map(([name, members]) => (
+          <Card key={name} title={name}>
+            <Curves
+              name={name}
+              members={members}
+              smoothing={smoothing}
+              isLogarithmic={isLogarithmic && !isMeasured(members)}
+            />
+          </Card>
+        ))}
       </div>
     </div>
   );
+}
+
+interface CurvesProps {
+  name: string;
+  members: Series[];
+  smoothing: number;
+  isLogarithmic: boolean;
+}
+
+/** One chart, which is drawn again only where something of it has changed. */
+function Curves({ name, members, smoothing, isLogarithmic }: CurvesProps) {
+  const { xs, curves, isTime } = useMemo(() => curvesOf(members, smoothing), [members, smoothing]);
+  return (
+    <Chart xs={xs} curves={curves} label={name} isTime={isTime} isLogarithmic={isLogarithmic} />
+  );
+}
+
+/** Whether a machine measured them: shares and sizes, which a logarithm would only hide. */
+function isMeasured(members: readonly Series[]): boolean {
+  return members[0]!.name.startsWith("system/");
 }
 
 /** Series that belong in one chart, by its title: the losses, each kind of reading of all
@@ -100,9 +119,10 @@ function groupsOf(series: readonly Series[]): [string, Series[]][] {
     const title = titleOf(one.name);
     groups.set(title, [...(groups.get(title) ?? []), one]);
   }
-  const isMeasured = ([, members]: [string, Series[]]) =>
-    members[0]!.name.startsWith("system/") ? 1 : 0;
-  return [...groups].sort((a, b) => isMeasured(a) - isMeasured(b) || a[0].localeCompare(b[0]));
+  return [...groups].sort(
+    ([name, members], [other, others]) =>
+      Number(isMeasured(members)) - Number(isMeasured(others)) || name.localeCompare(other),
+  );
 }
 
 const READINGS: Record<string, string> = {
@@ -202,11 +222,13 @@ function useSeriesOf(ids: readonly string[]): { items: Series[]; errors: Error[]
       waiting.forEach((timer) => clearTimeout(timer));
     };
   }, [ids.join(",")]);
-  const runs = ids.flatMap((id) => found[id] ?? []);
-  return {
-    items: runs.flatMap(({ items }) => items),
-    errors: runs.flatMap(({ error }) => error ?? []),
-  };
+  return useMemo(() => {
+    const runs = ids.flatMap((id) => found[id] ?? []);
+    return {
+      items: runs.flatMap(({ items }) => items),
+      errors: runs.flatMap(({ error }) => error ?? []),
+    };
+  }, [found, ids.join(",")]);
 }
 
 async function seriesOf(id: string, signal: AbortSignal): Promise<Series[]> {
