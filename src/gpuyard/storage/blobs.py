@@ -3,10 +3,11 @@
 `BlobStore` keeps them in a directory, `bucket.BucketStore` in a bucket.
 """
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote
@@ -76,7 +77,10 @@ class BlobStore(BaseBlobStore):
 
     def sweep(self) -> None:
         for path in self.root.glob("incoming-*"):
-            path.unlink(missing_ok=True)
+            with suppress(
+                OSError
+            ):  # somebody holds its lock, or it has just been named
+                _unlink_unlocked(path)
 
     def older_than(self, at: float) -> list[str]:
         """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
@@ -98,13 +102,28 @@ class BlobStore(BaseBlobStore):
     @contextmanager
     def _incoming(self) -> Generator[IO[bytes]]:
         make_folder(self.root)
-        descriptor, name = tempfile.mkstemp(dir=self.root, prefix="incoming-")
-        os.close(descriptor)
+        lock, name = self._locked_file()
         try:
             with open(name, "wb") as file:  # noqa: PTH123  (`file.name` is the path)
                 yield file
         finally:
             Path(name).unlink(missing_ok=True)
+            os.close(lock)
+
+    def _locked_file(self) -> tuple[int, str]:
+        """A new file, which `sweep` of another process leaves alone while this one
+        lives; the descriptor that holds its lock, and its path.
+        """
+        while True:
+            lock, name = tempfile.mkstemp(dir=self.root, prefix="incoming-")
+            with suppress(
+                OSError
+            ):  # a file system without locks; nothing is swept there
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink > 0:
+                return lock, name
+            # It was swept before it was locked.
+            os.close(lock)
 
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
         self._name(file, blob)
@@ -120,6 +139,13 @@ class BlobStore(BaseBlobStore):
     def sync_names(self, digests: Iterable[str]) -> None:
         for folder in {self.path(digest).parent for digest in digests}:
             self._syncs.sync(folder)
+
+
+def _unlink_unlocked(path: Path) -> None:
+    """Remove a file that no living process writes. OSError when one does."""
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
 
 
 def open_blobs(

@@ -128,10 +128,7 @@ class Blobs(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Remove incomplete files of killed processes.
-
-        Call it while nothing is being stored.
-        """
+        """Remove incomplete files of killed processes."""
         ...
 
     def abort_unfinished(self, limit: float) -> int:

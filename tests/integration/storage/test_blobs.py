@@ -243,6 +243,17 @@ def test_half_written_blobs_are_swept_and_whole_ones_stay(place: Place):
     assert place.names() == [name_of(blob.sha256)]
 
 
+def test_a_blob_that_is_being_written_is_not_swept(local: BlobStore):
+    incoming = local.incoming()
+    incoming.write([b"half"])
+    BlobStore(local.root).sweep()
+    incoming.write([b" and half"])
+    blob = incoming.blob()
+    incoming.keep()
+    incoming.close()
+    assert local.read(blob.sha256, 100) == b"half and half"
+
+
 def test_blobs_are_their_owners_alone(local: BlobStore):
     blob = local.put(io.BytesIO(b"x"))
     assert [
