@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get, Problem, type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { useAnswer } from "../state/answer";
-import { go, usePlace } from "../state/router";
+import { go, setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
 import { inWords, ownFaults, stillWrong } from "../submit/faults";
 import { EMPTY, type Form, formOf, programOf, scheduleOf, type Spec, specOf } from "../submit/form";
@@ -17,8 +17,9 @@ import { terminalCommand } from "../submit/terminal";
 import { CommandToCopy } from "../ui/fields";
 import { ActionButton, Card, ErrorNote } from "../ui/parts";
 
-// Who looks at another screen finds what they typed when they come back, also into a copied job.
+// Who looks at another screen finds what they typed when they come back.
 let draft = EMPTY;
+/** The job or the array of which the draft is a copy; empty for none. */
 let copied = "";
 
 /** Why the form was refused, and what stood in it then. */
@@ -54,15 +55,19 @@ export default function SubmitScreen() {
   }
 
   useEffect(() => {
-    if (!source || source === copied) return;
-    copied = source;
-    formOfJob(source).then(
-      (found) => copied === source && change(found),
-      (error: Error) => {
-        copied = "";
-        refuse(error);
-      },
-    );
+    if (!source) return;
+    let isWanted = true;
+    function take(found: Form): void {
+      if (!isWanted) return;
+      copied = source!;
+      change(found);
+      // Who comes back to this address finds what they made of it.
+      setQuery({ from: "" });
+    }
+    formOfJob(source).then(take, refuse);
+    return () => {
+      isWanted = false;
+    };
   }, [source]);
 
   async function submit(): Promise<void> {
@@ -86,7 +91,7 @@ export default function SubmitScreen() {
     <>
       <div class="head">
         <h1>Submit a job</h1>
-        {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
+        {copied && <span class="quiet">A copy of {format.shortId(copied)}, to be changed</span>}
       </div>
       <div class="columns top unequal">
         {/* No <form>: Enter in one of its many fields is not meant to start a job, and it has forms

@@ -12,7 +12,6 @@ import { namesFor, NO_SECRET, type SecretUse, variableOf } from "./lists";
 export function SecretFields({ form, faults, onForm }: Editing) {
   const found = useResource<{ items: Schemas["SecretFacts"][] }>("/api/v1/secrets");
   const names = namesFor(me(), found.value?.items ?? []);
-  if (found.error) return <ErrorNote error={found.error} />;
   if (found.value && names.length === 0 && form.secrets.length === 0) {
     return (
       <p class="quiet small">
@@ -22,31 +21,34 @@ export function SecretFields({ form, faults, onForm }: Editing) {
     );
   }
   return (
-    <Lines<SecretUse>
-      label="Secrets of its program"
-      verb="Give it a secret"
-      lines={form.secrets}
-      blank={NO_SECRET}
-      nameOf={variableOf}
-      fault={faults.secrets ?? ""}
-      draw={(use, change) => (
-        <>
-          <Choice
-            label="Secret"
-            value={use.name}
-            options={optionsOf(names, use.name)}
-            onChoose={(name) => change({ ...use, name })}
-          />
-          <Field
-            label="In the variable"
-            hint={use.name || "of its name"}
-            value={use.variable}
-            onInput={(variable) => change({ ...use, variable })}
-          />
-        </>
-      )}
-      onLines={(secrets) => onForm({ ...form, secrets })}
-    />
+    <>
+      <ErrorNote error={found.error} />
+      <Lines<SecretUse>
+        label="Secrets of its program"
+        verb="Give it a secret"
+        lines={form.secrets}
+        blank={NO_SECRET}
+        nameOf={variableOf}
+        fault={faults.secrets ?? ""}
+        draw={(use, change) => (
+          <>
+            <Choice
+              label="Secret"
+              value={use.name}
+              options={optionsOf(names, use.name)}
+              onChoose={(name) => change({ ...use, name })}
+            />
+            <Field
+              label="In the variable"
+              hint={use.name || "of its name"}
+              value={use.variable}
+              onInput={(variable) => change({ ...use, variable })}
+            />
+          </>
+        )}
+        onLines={(secrets) => onForm({ ...form, secrets })}
+      />
+    </>
   );
 }
 
