@@ -230,7 +230,7 @@ def test_a_job_is_submitted_at_times_until_its_schedule_is_deleted(
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label(re.compile("^Command")).fill("true")
     page.get_by_label("Name", exact=True).fill("nightly")
-    page.get_by_text("When and how often").click()
+    page.get_by_text("When: arrays").click()
     page.get_by_label(re.compile("^Again at these times")).fill("0 3 1 1 *")
     expect(page.locator("pre")).to_contain_text("gpuyard run --schedule '0 3 1 1 *'")
     page.get_by_role("button", name="Submit").click()
@@ -297,7 +297,7 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
 
 def fill_in_when_and_for_whom(page: Page, parent: str) -> None:
     """What few jobs have, in the parts of the form that are folded away."""
-    page.get_by_text("When and how often").click()
+    page.get_by_text("When: arrays").click()
     page.get_by_label("To end by").fill("2098-12-01 18:00")
     page.get_by_role("button", name="Wait for another job").press("Enter")
     job = page.get_by_label("Wait for the job")
@@ -309,7 +309,7 @@ def fill_in_when_and_for_whom(page: Page, parent: str) -> None:
     page.get_by_label(re.compile("^Labels")).fill("team=vision")
     page.get_by_label(re.compile("^Whom to tell")).fill("http://127.0.0.1:9/ended")
     page.get_by_role("button", name="Give it a secret").click()
-    page.get_by_label("Secret", exact=True).select_option("HUB_TOKEN")
+    page.get_by_role("combobox", name="Secret").select_option("HUB_TOKEN")
     page.get_by_label("In the variable").fill("HUB")
 
 

@@ -150,6 +150,7 @@ def test_what_is_wrong_stands_at_its_field() -> None:
         ("secrets.HF_TOKEN", "there is no secret 'HF_TOKEN'", ""),
         ("secrets.A", "there is no secret 'B'", ""),
         ("notify.0", "is no address", ""),
+        ("command[1]", "there is no script train.py", "check the path"),
         ("resources.gpus.memory_gb", "is 'much'", "write 16GB"),
         ("retry_count", "is 101", "must be at most 100"),
     ]
@@ -161,6 +162,7 @@ def test_what_is_wrong_stands_at_its_field() -> None:
         "after": "there is no job 'x' (give a job's id, or its name)",
         "secrets": "HF_TOKEN: there is no secret 'HF_TOKEN'; A: there is no secret 'B'",
         "notify": "is no address",
+        "command": "there is no script train.py (check the path)",
         "memoryGb": "is 'much' (write 16GB)",
     }
 

@@ -85,11 +85,11 @@ export function inWords(field: string, { fault, remedy }: FieldFault): string {
 /** The field of the form, and what the path of the API says besides. */
 function placeOf(path: string): { place: keyof Form | undefined; rest: string } {
   // That of a schedule has its job in a field.
-  const steps = path.replace(/^job\./, "").split(".");
+  const steps = path.replace(/^job\./, "").split(/[.[\]]+/);
   for (let length = steps.length; length > 0; length--) {
     const place = PLACES[steps.slice(0, length).join(".")];
     // People count no lines from zero.
-    const named = steps.slice(length).filter((step) => !/^\d+$/.test(step));
+    const named = steps.slice(length).filter((step) => !/^\d*$/.test(step));
     if (place) return { place, rest: named.join(".") };
   }
   return { place: undefined, rest: "" };

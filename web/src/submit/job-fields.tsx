@@ -48,7 +48,7 @@ export function JobFields({ sizes, ...editing }: Editing & { sizes: readonly str
         <LimitFields {...editing} />
       </Folded>
       <Folded
-        title="When and how often: many tasks, other jobs, deadline, times"
+        title="When: arrays, other jobs, deadline, times"
         opens={isFilled(editing, WHEN)}
         isWrong={isWrong(editing, WHEN)}
       >

@@ -49,7 +49,7 @@ export function Lines<T>(props: {
       {lines.length > 0 && (
         <div ref={drawn} class="stack">
           {lines.map((line, at) => (
-            <div key={at} class="row wrap end">
+            <div key={at} class="row wrap entry end">
               {props.draw(line, (next) =>
                 onLines(lines.map((one, index) => (index === at ? next : one))),
               )}
