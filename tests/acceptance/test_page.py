@@ -230,7 +230,7 @@ def test_a_job_is_submitted_at_times_until_its_schedule_is_deleted(
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label(re.compile("^Command")).fill("true")
     page.get_by_label("Name", exact=True).fill("nightly")
-    page.get_by_text("More: limits").click()
+    page.get_by_text("When: arrays").click()
     page.get_by_label(re.compile("^Again at these times")).fill("0 3 1 1 *")
     expect(page.locator("pre")).to_contain_text("gpuyard run --schedule '0 3 1 1 *'")
     page.get_by_role("button", name="Submit").click()
@@ -295,20 +295,50 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
             assert own.wait(job).state == "completed"
 
 
+def fill_in_when_and_for_whom(page: Page, parent: str) -> None:
+    """What few jobs have, in the parts of the form that are folded away."""
+    page.get_by_text("When: arrays").click()
+    page.get_by_label("To end by").fill("2098-12-01 18:00")
+    page.get_by_role("button", name="Wait for another job").press("Enter")
+    job = page.get_by_label("Wait for the job")
+    expect(job).to_be_focused()
+    expect(page.locator(f"datalist option[value='{parent[-8:]}']")).to_be_attached()
+    job.fill("no such job")
+    page.get_by_label("It starts when that").select_option("has ended in any way")
+    page.get_by_text("Labels, notices, secrets").click()
+    page.get_by_label(re.compile("^Labels")).fill("team=vision")
+    page.get_by_label(re.compile("^Whom to tell")).fill("http://127.0.0.1:9/ended")
+    page.get_by_role("button", name="Give it a secret").click()
+    page.get_by_role("combobox", name="Secret").select_option("HUB_TOKEN")
+    page.get_by_label("In the variable").fill("HUB")
+
+
 def test_a_session_that_ends_leaves_what_was_typed(
     instance: TestInstance, page: Page
 ) -> None:
+    instance.ok("secret", "set", "HUB_TOKEN", input="of the hub")
+    parent = submit(instance, "sleep", "1000", name="comes first")
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label("Name").fill("half typed")
+    fill_in_when_and_for_whom(page, parent)
+    page.get_by_role("link", name="Costs", exact=True).click()
+    page.get_by_role("link", name="Submit", exact=True).click()
     page.evaluate(_NOTE_QUESTIONS)
     page.context.clear_cookies()
-    page.get_by_label(re.compile("Command")).fill("true")
+    page.get_by_label(re.compile("Command")).fill("echo")
     page.get_by_role("button", name="Submit").click()
     dialog = page.get_by_role("dialog", name="You were signed out")
     dialog.get_by_label("Token").fill(instance.address().token)
     dialog.get_by_role("button", name="Sign in").click()
     expect(dialog).to_be_hidden()
     expect(page.get_by_label("Name")).to_have_value("half typed")
+    # What the server says of a field stands at it, until that is changed.
+    page.get_by_role("button", name="Submit").click()
+    waits = page.get_by_role("group", name="Jobs that must end first")
+    expect(waits).to_have_accessible_description(re.compile("no job 'no such job'"))
+    page.get_by_label("Wait for the job").fill("comes first")
+    expect(waits).to_have_accessible_description("")
+    check_for_all(page)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="half typed")).to_be_visible()
     # Whoever has signed in again listens once: what changes their rights is asked once.
@@ -316,6 +346,37 @@ def test_a_session_that_ends_leaves_what_was_typed(
     instance.ok("user", "add", "zoe")
     wait_until(lambda: page.evaluate(_RIGHTS_ASKED) > before, what="the question")
     assert page.evaluate(_RIGHTS_ASKED) == before + 1
+    # A copy shows all of that, and becomes an array.
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_label("To end by")).to_have_value("2098-12-01 18:00")
+    expect(page.get_by_label("Wait for the job")).to_have_value("comes first")
+    expect(page.get_by_text("The copied job told webhook at 127.0.0.1")).to_be_visible()
+    indices = page.get_by_label("Once for each index")
+    indices.fill("0-1,1")
+    page.get_by_role("link", name="Costs", exact=True).click()
+    page.go_back()
+    expect(indices).to_have_value("0-1,1")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("button", name="Submit").click()
+    expect(indices).to_have_accessible_description(re.compile("the index 1 twice"))
+    assert page.evaluate(_TOO_WIDE) == []
+    indices.fill("0-1")
+    words = "--array 0-1 --after-any 'comes first' --deadline '2098-12-01 18:00' "
+    expect(page.locator("pre")).to_contain_text(words)
+    expect(page.locator("pre")).to_contain_text("--secret HUB=HUB_TOKEN")
+    page.get_by_role("button", name="Submit").click()
+    tasks = page.get_by_role("listitem")
+    expect(tasks).to_have_count(2)
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(indices).to_have_value("0-1")
+    page.get_by_label("In the variable").fill("")
+    page.get_by_role("button", name="Remove HUB_TOKEN").click()
+    expect(page.get_by_role("button", name="Give it a secret")).to_be_focused()
+    instance.ok("cancel", parent)
+    with instance.client() as client:
+        newest = next(client.jobs(name="half typed"))
+    task = instance.wait(newest.id)
+    assert (task.state, task.labels) == ("completed", {"team": "vision"})
 
 
 def test_a_viewer_sees_no_button_that_is_not_theirs(

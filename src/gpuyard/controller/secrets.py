@@ -8,6 +8,7 @@ from contextlib import suppress
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.masking import Mask
+from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.secret_names import MASK, looks_like_key
 from gpuyard.storage.secret_sources import (
     SecretMissingError,
@@ -40,6 +41,16 @@ class Secrets:
         self.sources = sources
         self._reserved = reserved
         self._masks: dict[str, Mask] = {}
+
+    def listing(self) -> list[SecretFacts]:
+        """The secrets whose names are known, by name, the shared one first."""
+        return [
+            facts.model_copy(update={"reserved": self._is_reserved(facts)})
+            for facts in self.sources.listing()
+        ]
+
+    def _is_reserved(self, facts: SecretFacts) -> bool:
+        return facts.owner is None and facts.name in self._reserved
 
     async def _value(self, name: str, owner: str | None) -> str:
         """What a job of `owner` gets. SecretMissingError, SecretUnavailableError,

@@ -5,7 +5,8 @@ from pydantic import BaseModel
 
 class SecretFacts(BaseModel):
     """A secret. `source` is `store`, `environment` or `folder`. Only jobs of its
-    `owner` get it; without one, it is shared, and all may have it. Times are UTC
+    `owner` get it; without one, it is shared, and all may have it, unless it is
+    `reserved`: then the server itself needs it, and no job gets it. Times are UTC
     seconds.
     """
 
@@ -14,3 +15,4 @@ class SecretFacts(BaseModel):
     source: str
     set_at: float | None = None
     used_at: float | None = None
+    reserved: bool = False

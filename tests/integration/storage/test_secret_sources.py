@@ -107,5 +107,7 @@ async def test_a_user_has_its_own_secret_before_the_shared_one(
             await given("SHARED", user)
     sources.store.put("ben/SHARED", "of ben", 2.0)
     assert await given("SHARED", "ben") == "of ben"
+    reserved = {(one.name, one.owner) for one in secrets.listing() if one.reserved}
+    assert reserved == {("SHARED", None)}
     with pytest.raises(InvalidInputError, match="no secret 'SHARED'"):
         await secrets.check({"A": "SHARED"}, "ana")

@@ -13,6 +13,8 @@ export class Problem extends Error {
     readonly code: string,
     readonly detail: string,
     readonly remedy: string | null,
+    /** Which fields of what was sent are wrong, and how. */
+    readonly faults: readonly Schemas["FieldFault"][] = [],
   ) {
     super(detail);
   }
@@ -121,5 +123,5 @@ export function problemIn(status: number, answer: unknown): Problem {
   const remedy = body.remedy ?? null;
   // The detail ends with the remedy, for those who show only one of them.
   const detail = remedy ? (body.detail ?? "").replace(remedy, "").trim() : body.detail;
-  return new Problem(status, body.code, detail || body.title, remedy);
+  return new Problem(status, body.code, detail || body.title, remedy, body.faults ?? []);
 }

@@ -1,6 +1,8 @@
 // Every component in each of its looks, to be looked at together.
 
 import { Chart } from "../charts/chart";
+import { Field } from "../ui/fields";
+import { Folded } from "../ui/folded";
 import { ActionButton, Badge, Card, Empty, ErrorNote, Meter, StateBadge } from "../ui/parts";
 
 const STATES = [
@@ -54,6 +56,18 @@ export default function DesignScreen() {
         <Card title="What goes wrong">
           <ErrorNote error={new Error("gpus.count is 0, and must be at least 1.")} />
           <Empty>Nothing is here yet.</Empty>
+        </Card>
+        <Card title="Fields">
+          <Field label="Right" value="2" fault="" onInput={() => undefined} />
+          <Field
+            label="Wrong"
+            value="0"
+            fault="is 0 (must be at least 1)"
+            onInput={() => undefined}
+          />
+          <Folded title="What few people need" isWrong={false}>
+            <Field label="Folded away" value="" onInput={() => undefined} />
+          </Folded>
         </Card>
         <Card title="Curves">
           <Chart xs={XS} curves={CURVES} label="Four curves" />

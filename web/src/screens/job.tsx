@@ -125,6 +125,11 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
         <h1 class="cut">{job.name || format.shortId(job.id)}</h1>
         <StateBadge state={job.held && job.state === "queued" ? "held" : job.state} />
         <span class="quiet mono small">{job.id}</span>
+        {job.array_id && (
+          <Link to={`/jobs?array=${job.array_id}`} class="small">
+            Task {job.array_index} of {format.shortId(job.array_id)}
+          </Link>
+        )}
         <span class="spring" />
         {session.may("member") && (
           <div class="row wrap">

@@ -9,6 +9,7 @@ import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { mayChange, maySubmit } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
 import { useFirstAndSettled } from "../state/settled";
 import { ActionButton, Empty, ErrorNote, Link, Loading, Meter, StateBadge } from "../ui/parts";
 import { Windowed } from "../ui/window";
@@ -37,6 +38,7 @@ export function JobsScreen() {
     ...filters,
     name: asPattern(filters["name"]),
     state: query.get("state") || undefined,
+    array: query.get("array") || undefined,
   });
   const wanted = JSON.parse(useFirstAndSettled(typed)) as Query;
   const jobs = useListing<Job>("/api/v1/jobs", wanted, isAboutJobs);
@@ -54,6 +56,7 @@ export function JobsScreen() {
     <>
       <div class="head">
         <h1>Jobs</h1>
+        {query.get("array") && <ArrayNote id={query.get("array")!} />}
         <span class="spring" />
         {chosen.size > 0 && (
           <BulkActions
@@ -94,6 +97,21 @@ export function JobsScreen() {
           )}
         />
       </div>
+    </>
+  );
+}
+
+/** Only the tasks of this array are listed. */
+function ArrayNote({ id }: { id: string }) {
+  return (
+    <>
+      <span class="quiet">The tasks of {format.shortId(id)}</span>
+      <Link to="/jobs">All jobs</Link>
+      {session.may("member") && (
+        <Link to={`/submit?from=${id}`} class="button">
+          Clone and edit
+        </Link>
+      )}
     </>
   );
 }
@@ -163,7 +181,7 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
         <Link to={`/jobs/${job.id}`} class="cut">
           {name}
         </Link>
-        <span class="quiet small mono less">{job.name ? format.shortId(job.id) : ""}</span>
+        <span class="quiet small mono less">{job.name ? shortNameOf(job) : ""}</span>
       </span>
       <StateBadge state={job.state} />
       <span class="less">
@@ -174,6 +192,11 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
       <span class="less number quiet">{format.ago(job.created_at, now)}</span>
     </div>
   );
+}
+
+/** The end of its id; of a task, that of its array with the index, as the command calls it. */
+function shortNameOf({ id, array_id: array, array_index: index }: Job): string {
+  return array ? `${format.shortId(array)}_${index}` : format.shortId(id);
 }
 
 function ranS(job: Job, now: number): number | null {

@@ -2,35 +2,37 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-import { get, type Schemas, send } from "../api/client";
+import { get, Problem, type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { useAnswer } from "../state/answer";
-import { go, usePlace } from "../state/router";
+import { go, setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
-import {
-  EMPTY,
-  type Form,
-  formOf,
-  programOf,
-  scheduleOf,
-  type Spec,
-  specOf,
-  terminalCommand,
-} from "../submit/form";
+import { inWords, ownFaults, stillWrong } from "../submit/faults";
+import { EMPTY, type Form, formOf, programOf, scheduleOf, type Spec, specOf } from "../submit/form";
+import { JobFields } from "../submit/job-fields";
 import { ProgramFields } from "../submit/program";
 import { type Recommendation, RecommendationCard } from "../submit/recommendation";
 import { SizesCard, useSizes } from "../submit/sizes";
-import { Choice, CommandToCopy, Field, TextField } from "../ui/fields";
+import { terminalCommand } from "../submit/terminal";
+import { CommandToCopy } from "../ui/fields";
 import { ActionButton, Card, ErrorNote } from "../ui/parts";
 
 // Who looks at another screen finds what they typed when they come back.
 let draft = EMPTY;
+/** The job or the array of which the draft is a copy; empty for none. */
+let copied = "";
+
+/** Why the form was refused, and what stood in it then. */
+interface Refusal {
+  error: Error;
+  form: Form;
+}
 
 export default function SubmitScreen() {
   const { query } = usePlace();
   const [form, setForm] = useState(draft);
   const [hours, setHours] = useState("1");
-  const [error, setError] = useState<Error | null>(null);
+  const [refusal, setRefusal] = useState<Refusal | null>(null);
   const source = query.get("from");
   const program = programOf(form);
   const recommended = useAnswer<Recommendation>("/api/v1/recommendations", program);
@@ -43,21 +45,35 @@ export default function SubmitScreen() {
     setForm(next);
   }
 
+  function clear(): void {
+    copied = "";
+    change(EMPTY);
+  }
+
+  function refuse(error: Error | null): void {
+    setRefusal(error && { error, form });
+  }
+
   useEffect(() => {
-    if (source) formOfJob(source).then(change, setError);
+    if (!source) return;
+    let isWanted = true;
+    function take(found: Form): void {
+      if (!isWanted) return;
+      copied = source!;
+      change(found);
+      // Who comes back to this address finds what they made of it.
+      setQuery({ from: "" });
+    }
+    formOfJob(source).then(take, refuse);
+    return () => {
+      isWanted = false;
+    };
   }, [source]);
 
   async function submit(): Promise<void> {
-    const wanted = specOf(form, needs);
-    if (form.times.trim()) {
-      await send("POST", "/api/v1/schedules", scheduleOf(form, wanted));
-      draft = EMPTY;
-      go("/schedules");
-      return;
-    }
-    const job = await send<{ id: string }>("POST", "/api/v1/jobs", wanted);
-    draft = EMPTY;
-    go(`/jobs/${job.id}`);
+    const address = await submitted(form, specOf(form, needs));
+    clear();
+    go(address);
   }
 
   function use({ needs: needed, needed_gb: neededGb }: Recommendation): void {
@@ -75,7 +91,7 @@ export default function SubmitScreen() {
     <>
       <div class="head">
         <h1>Submit a job</h1>
-        {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
+        {copied && <span class="quiet">A copy of {format.shortId(copied)}, to be changed</span>}
       </div>
       <div class="columns top unequal">
         {/* No <form>: Enter in one of its many fields is not meant to start a job, and it has forms
@@ -84,19 +100,20 @@ export default function SubmitScreen() {
           <ProgramFields form={form} onForm={change} />
           <JobFields
             form={form}
+            faults={refusal ? stillWrong(faultsOf(refusal.error), refusal.form, form) : {}}
             onForm={change}
             sizes={(sizes.value?.items ?? []).map(({ id }) => id)}
           />
-          <ErrorNote error={error} />
+          <ErrorNote error={refusal && refusal.error} />
           <div class="row">
             {session.may("member") ? (
-              <ActionButton act={submit} kind="primary" onError={setError}>
+              <ActionButton act={submit} kind="primary" onError={refuse}>
                 Submit
               </ActionButton>
             ) : (
               <span class="quiet">Viewers submit nothing; ask an administrator for a role.</span>
             )}
-            <button type="button" class="button" onClick={() => change(EMPTY)}>
+            <button type="button" class="button" onClick={clear}>
               Clear
             </button>
           </div>
@@ -123,93 +140,48 @@ export default function SubmitScreen() {
 }
 
 async function formOfJob(reference: string): Promise<Form> {
+  if (reference.startsWith("array_")) {
+    const array = await get<Schemas["Array"]>(`/api/v1/arrays/${reference}`);
+    const limit = array.at_most ? `%${array.at_most}` : "";
+    return formOf({ ...array.spec, array: array.tasks + limit });
+  }
   const job = await get<Schemas["Job"]>(`/api/v1/jobs/${reference}`);
   return formOf(job.spec as unknown as Spec);
 }
 
-function JobFields({
-  form,
-  onForm,
-  sizes,
-}: {
-  form: Form;
-  onForm: (form: Form) => void;
-  sizes: readonly string[];
-}) {
-  const change = (name: keyof Form) => (value: string) => onForm({ ...form, [name]: value });
-  const field = (name: keyof Form, label: string, more: { type?: string; hint?: string } = {}) => (
-    <Field label={label} value={form[name] as string} onInput={change(name)} {...more} />
-  );
-  const number = { type: "number" };
-  const kept = Object.entries(form.rest).filter(([, value]) => Object.keys(value as object).length);
-  return (
-    <>
-      <TextField
-        label="Command, as you would type it in a shell"
-        rows={2}
-        mono
-        hint="python3 train.py --epochs 3"
-        value={form.command}
-        onInput={change("command")}
-      />
-      {field("name", "Name")}
-      <div class="fields short">
-        <Choice
-          label="Size"
-          value={form.tier}
-          options={[["", "custom"], ...sizes.map((id) => [id, id] as const)]}
-          onChoose={change("tier")}
-        />
-        {!form.tier && field("gpus", "GPUs", number)}
-        {!form.tier && field("memoryGb", "GPU memory", { ...number, hint: "GB" })}
-        {field("priority", "Priority (1–5)", number)}
-      </div>
-      <details>
-        <summary>More: limits, times, environment, checkpoints, data</summary>
-        <div class="stack">
-          <div class="fields">
-            {field("cpus", "CPU cores", number)}
-            {field("ramGb", "Memory, GB", number)}
-            {field("timeout", "End it after", { hint: "2h" })}
-            {field("project", "Project")}
-            {field("times", "Again at these times, as in cron", { hint: "0 3 * * *" })}
-          </div>
-          <TextField
-            label="Environment variables, one a line"
-            hint="OMP_NUM_THREADS=1"
-            rows={2}
-            mono
-            value={form.environment}
-            onInput={change("environment")}
-          />
-          <div class="fields">
-            {field("checkpoint", "Checkpoints, a pattern", { hint: "out/*.pt" })}
-            {field("resumeArgs", "To resume, it gets", { hint: "--resume {path}" })}
-            {field("artifacts", "Files to keep, patterns", { hint: "out/*" })}
-          </div>
-          <div class="fields">
-            {field("dataset", "Datasets")}
-            {field("workspace", "Workspace")}
-            {field("workdir", "Folder of the server in which it runs")}
-          </div>
-        </div>
-      </details>
-      {kept.length > 0 && (
-        <p class="quiet small">
-          It keeps what is not shown here:{" "}
-          {kept.map(([name]) => name.replaceAll("_", " ")).join(", ")}.
-        </p>
-      )}
-    </>
-  );
+/** Submits a job, an array or a schedule; returns the address of the screen that shows it. */
+async function submitted(form: Form, spec: Spec): Promise<string> {
+  const faults = ownFaults(form);
+  if (faults.length > 0) {
+    const detail = faults.map((fault) => inWords(fault.field, fault)).join("; ");
+    throw new Problem(422, "invalid_input", detail, null, faults);
+  }
+  if (form.times.trim()) {
+    await send("POST", "/api/v1/schedules", scheduleOf(form, spec));
+    return "/schedules";
+  }
+  if (form.array.trim()) {
+    const array = await send<Schemas["Array"]>("POST", "/api/v1/arrays", spec);
+    return `/jobs?array=${array.id}`;
+  }
+  const job = await send<Schemas["Job"]>("POST", "/api/v1/jobs", spec);
+  return `/jobs/${job.id}`;
+}
+
+function faultsOf(error: Error): readonly Schemas["FieldFault"][] {
+  return error instanceof Problem ? error.faults : [];
 }
 
 /** See `POST /api/v1/estimate`. */
 interface Estimate {
+  /** Of an array: how many there are like it. */
+  tasks: number | null;
   run_s: number;
   basis: string;
   ahead: number;
   in_the_way: string;
+  /** Whether it can be met, in words; empty without one. */
+  deadline: string;
   currency: string;
   items: PlaceRow[];
 }
@@ -263,8 +235,10 @@ function Places({ spec }: { spec: Spec | null }) {
             </table>
           </div>
           <p class="quiet small">
+            {value.tasks !== null && `For each of ${format.count(value.tasks)} tasks. `}
             For {format.duration(value.run_s)}: {value.basis}.
-            {value.ahead > 0 && ` ${value.ahead} jobs come before it.`} {value.in_the_way}
+            {value.ahead > 0 && ` ${value.ahead} jobs come before it.`} {value.in_the_way}{" "}
+            {value.deadline}
           </p>
         </>
       )}

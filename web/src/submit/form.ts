@@ -2,7 +2,23 @@
 
 import type { Schemas } from "../api/client";
 import { carried, type Files, isEmpty, NO_FILES, uncarried } from "./carrier";
-import { commandOf, quoted, wordsOf } from "./words";
+import {
+  addressesOf,
+  dependenciesOf,
+  type Dependencies,
+  filled,
+  labelsIn,
+  linesOf,
+  list,
+  pairsOf,
+  type Parent,
+  parentsOf,
+  secretsOf,
+  type SecretUse,
+  usesOf,
+} from "./lists";
+import { localTime, momentOf } from "./moments";
+import { commandOf, wordsOf } from "./words";
 
 export type Spec = Record<string, unknown>;
 
@@ -30,8 +46,23 @@ export interface Form {
   artifacts: string;
   dataset: string;
   workspace: string;
+  /** Indices: it runs once for each of them. */
+  array: string;
+  after: readonly Parent[];
+  held: boolean;
+  /** A date with a time of here, or so long from now; of a schedule, after each of its times. */
+  deadline: string;
   /** A cron expression: it is submitted at each of these times. */
   times: string;
+  /** What happens at a time when the last one has not ended; empty: nothing. */
+  overlap: string;
+  /** How late it may still be submitted. */
+  startingDeadline: string;
+  labels: string;
+  /** Whom to tell of its end; and whom the copied job told, as far as the server says that. */
+  notify: string;
+  withheld: readonly string[];
+  secrets: readonly SecretUse[];
   /** What the job has and this form does not show. */
   rest: Spec;
 }
@@ -58,13 +89,25 @@ export const EMPTY: Form = {
   artifacts: "",
   dataset: "",
   workspace: "",
+  array: "",
+  after: [],
+  held: false,
+  deadline: "",
   times: "",
+  overlap: "",
+  startingDeadline: "",
+  labels: "",
+  notify: "",
+  withheld: [],
+  secrets: [],
   rest: {},
 };
 
 const SHOWN = [
   ...["command", "stdin", "workdir", "name", "resources", "tier", "priority", "project"],
   ...["timeout_s", "environment", "checkpoint", "artifacts", "datasets", "workspace", "labels"],
+  ...["array", "depends_on", "depends_on_failed", "depends_on_any", "held", "deadline"],
+  ...["notify", "secrets"],
 ];
 // They are of one submission only.
 const NOT_KEPT = ["idempotency_key", "user", "program_needs", "kind"];
@@ -75,6 +118,7 @@ export function formOf(spec: Spec): Form {
   const { words, files } = uncarried(command, stdin);
   const gpus = typeof resources.gpus === "number" ? { count: resources.gpus } : resources.gpus;
   const labels = others.labels ?? {};
+  const addresses = addressesOf(others.notify ?? []);
   const rest = without(spec, [...SHOWN, ...NOT_KEPT]);
   // An input that is no program's files stays as it is.
   if (stdin && isEmpty(files)) rest["stdin"] = stdin;
@@ -94,24 +138,29 @@ export function formOf(spec: Spec): Form {
     cpus: text(resources.cpus),
     ramGb: text(resources.memory_gb),
     timeout: text(others.timeout_s),
-    environment: Object.entries(others.environment ?? {})
-      .map(([name, value]) => `${name}=${value}`)
-      .join("\n"),
+    environment: linesOf(others.environment ?? {}),
     checkpoint: checkpoint.path ?? "",
     resumeArgs: commandOf(checkpoint.resume_args ?? []),
     artifacts: (others.artifacts ?? []).join(" "),
     dataset: (others.datasets ?? []).join(" "),
     workspace: others.workspace ?? "",
+    array: others.array ?? "",
+    after: parentsOf(others),
+    held: others.held ?? false,
+    deadline: localTime(others.deadline),
+    labels: linesOf(isEmpty(files) ? labels : without(labels, ["git", "git-folder"])),
+    notify: addresses.known.join("\n"),
+    withheld: addresses.withheld,
+    secrets: usesOf(others.secrets ?? {}),
     rest: {
       ...rest,
-      labels: isEmpty(files) ? labels : without(labels, ["git", "git-folder"]),
       resources: without(resources, ["gpus", "cpus", "memory_gb"]),
       checkpoint: without(checkpoint, ["path", "resume_args"]),
     },
   };
 }
 
-interface Given {
+interface Given extends Dependencies {
   command?: string[];
   stdin?: string;
   workdir?: string;
@@ -131,19 +180,24 @@ interface Given {
   datasets?: string[];
   workspace?: string;
   labels?: Record<string, string>;
+  array?: string;
+  held?: boolean;
+  deadline?: number;
+  notify?: string[];
+  secrets?: Record<string, string>;
 }
 
 function text(value: number | null | undefined): string {
   return value === null || value === undefined ? "" : String(value);
 }
 
-function without(thing: object, names: readonly string[]): Spec {
+function without<T>(thing: Record<string, T>, names: readonly string[]): Record<string, T> {
   return Object.fromEntries(Object.entries(thing).filter(([name]) => !names.includes(name)));
 }
 
 /** The JobSpec of a form; `needs` is what was read off its program. */
 export function specOf(form: Form, needs: unknown = undefined): Spec {
-  const { resources, checkpoint, labels, ...rest } = form.rest as Record<string, Spec>;
+  const { resources, checkpoint, ...rest } = form.rest as Record<string, Spec>;
   const gpus = { count: number(form.gpus), memory_gb: number(form.memoryGb) };
   const words = wordsOf(form.command);
   return given({
@@ -156,11 +210,18 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
     project: form.project,
     timeout_s: duration(form.timeout),
     workspace: form.workspace,
-    environment: environmentOf(form.environment),
+    environment: inUse(pairsOf(filled(form.environment))),
     artifacts: list(form.artifacts),
     datasets: list(form.dataset),
     program_needs: needs,
-    labels: labelsOf(form, labels),
+    ...dependenciesOf(form.after),
+    array: form.array.trim(),
+    held: form.held || undefined,
+    // Of a schedule, it is the schedule's.
+    deadline: form.times.trim() ? undefined : momentOf(form.deadline),
+    labels: inUse(labelsOf(form)),
+    notify: list(form.notify),
+    secrets: secretsOf(form.secrets),
     resources: given({
       ...resources,
       cpus: number(form.cpus),
@@ -179,13 +240,25 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
 /** The schedule that submits the job of `spec` at the times of a form, here and not in UTC. */
 export function scheduleOf(form: Form, spec: Spec): Spec {
   const timezone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  return { cron: form.times.trim(), timezone, job: spec };
+  return given({
+    cron: form.times.trim(),
+    timezone,
+    overlap: form.overlap,
+    starting_deadline_s: duration(form.startingDeadline),
+    deadline_s: duration(form.deadline),
+    job: spec,
+  });
 }
 
 /** What the job is labelled with, also by `gpuyard run --git`. */
-function labelsOf({ commit, commitFolder }: Form, others: Spec | undefined): Spec | undefined {
-  if (!commit) return others;
-  return { ...others, git: commit, ...(commitFolder && { "git-folder": commitFolder }) };
+function labelsOf({ labels, commit, commitFolder }: Form): Record<string, string> {
+  const own = labelsIn(labels);
+  if (!commit) return own;
+  return { ...own, git: commit, ...(commitFolder && { "git-folder": commitFolder }) };
+}
+
+function inUse(pairs: Record<string, string>): Record<string, string> | undefined {
+  return Object.keys(pairs).length > 0 ? pairs : undefined;
 }
 
 /** What is filled in. */
@@ -203,54 +276,6 @@ function number(text: string): number | undefined {
 function duration(text: string): number | string | undefined {
   const isNumber = text.trim() !== "" && Number.isFinite(Number(text));
   return isNumber ? Number(text) : text.trim();
-}
-
-function list(text: string): string[] {
-  return text.split(/\s+/).filter(Boolean);
-}
-
-function environmentOf(text: string): Record<string, string> | undefined {
-  const lines = text.split("\n").filter((line) => line.trim());
-  if (lines.length === 0) return undefined;
-  const pairs = lines.map((line) => {
-    const at = line.indexOf("=");
-    // Without a sign it is refused by the server, which names the line.
-    return at < 0 ? [line, ""] : [line.slice(0, at).trim(), line.slice(at + 1)];
-  });
-  return Object.fromEntries(pairs) as Record<string, string>;
-}
-
-/** The same from a terminal, in a folder that has the files. */
-export function terminalCommand(form: Form): string {
-  const options: [string, string][] = [
-    ["--schedule", form.times.trim()],
-    ["--git", form.commit],
-    ["--name", form.name],
-    ["--gpus", form.tier ? "" : form.gpus],
-    ["--gpu-memory", form.tier ? "" : form.memoryGb && `${form.memoryGb}GB`],
-    ["--tier", form.tier],
-    ["--priority", form.priority === "3" ? "" : form.priority],
-    ["--project", form.project],
-    ["--cpus", form.cpus],
-    ["--memory", form.ramGb && `${form.ramGb}GB`],
-    ["--timeout", form.timeout],
-    ...form.environment
-      .split("\n")
-      .filter(Boolean)
-      .map((line): [string, string] => ["--env", line]),
-    ["--checkpoint", form.checkpoint],
-    ["--resume-args", form.resumeArgs],
-    ...list(form.artifacts).map((pattern): [string, string] => ["--artifacts", pattern]),
-    ...list(form.dataset).map((name): [string, string] => ["--dataset", name]),
-    ["--workspace", form.workspace],
-    ["--workdir", form.commit ? form.commitFolder : form.workdir],
-  ];
-  const words = options.filter(([, value]) => value).map(([name, v]) => `${name} ${quoted(v)}`);
-  const command = form.command ? wordsOf(form.command).map(quoted).join(" ") : "…";
-  const start = form.times.trim() ? "gpuyard run" : "gpuyard run --detach";
-  const run = [start, ...words, "--", command].join(" ");
-  const { template } = form;
-  return template ? `gpuyard new ${template} my-${template}\ncd my-${template}\n${run}` : run;
 }
 
 /** What the recommendation is asked about: null if the command starts none of the files. */

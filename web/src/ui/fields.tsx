@@ -1,7 +1,7 @@
 // What people fill in.
 
-import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import type { ComponentChildren, VNode } from "preact";
+import { useId, useState } from "preact/hooks";
 
 interface FieldProps {
   label: string;
@@ -11,44 +11,85 @@ interface FieldProps {
   min?: number;
   max?: number;
   hint?: string;
+  /** The id of a <datalist>: what it suggests. */
+  list?: string;
+  /** What is wrong with it. A form that says so of its fields gives an empty text where nothing
+   * is, so that the field stays the same element when that changes. */
+  fault?: string;
   onInput: (value: string) => void;
 }
 
-export function Field({ label, value, type, required, min, max, hint, onInput }: FieldProps) {
+interface Marks {
+  "aria-invalid"?: boolean;
+  "aria-describedby"?: string;
+}
+
+/** A field with what is wrong with it below. */
+function Faulty(props: { fault: string | undefined; children: (marks: Marks) => VNode }) {
+  const id = useId();
+  const { fault, children } = props;
+  if (fault === undefined) return children({});
   return (
-    <label class="field">
-      <span>{label}</span>
-      <input
-        type={type ?? "text"}
-        value={value}
-        required={required}
-        // What is typed there is of no sign-in here.
-        autocomplete={type === "password" ? "new-password" : undefined}
-        min={min}
-        max={max}
-        placeholder={hint}
-        // Figures such as 0.5 GB are fine.
-        step={type === "number" ? "any" : undefined}
-        onInput={(event) => onInput(event.currentTarget.value)}
-      />
-    </label>
+    <div class="field">
+      {children(fault ? { "aria-invalid": true, "aria-describedby": id } : {})}
+      <FaultNote id={id} fault={fault} />
+    </div>
+  );
+}
+
+/** What is wrong with what is above; nothing if that is empty. */
+export function FaultNote({ id, fault }: { id: string; fault: string }) {
+  if (!fault) return null;
+  return (
+    <p id={id} class="small problem">
+      {fault}
+    </p>
+  );
+}
+
+export function Field({ label, value, type, hint, fault, onInput, ...others }: FieldProps) {
+  return (
+    <Faulty fault={fault}>
+      {(marks) => (
+        <label class="field">
+          <span>{label}</span>
+          <input
+            type={type ?? "text"}
+            value={value}
+            // What is typed there is of no sign-in here.
+            autocomplete={type === "password" ? "new-password" : undefined}
+            placeholder={hint}
+            // Figures such as 0.5 GB are fine.
+            step={type === "number" ? "any" : undefined}
+            onInput={(event) => onInput(event.currentTarget.value)}
+            {...others}
+            {...marks}
+          />
+        </label>
+      )}
+    </Faulty>
   );
 }
 
 export function TextField({ rows, mono, ...field }: FieldProps & { rows: number; mono?: boolean }) {
   return (
-    <label class="field">
-      <span>{field.label}</span>
-      <textarea
-        class={mono ? "mono" : undefined}
-        rows={rows}
-        spellcheck={false}
-        value={field.value}
-        required={field.required}
-        placeholder={field.hint}
-        onInput={(event) => field.onInput(event.currentTarget.value)}
-      />
-    </label>
+    <Faulty fault={field.fault}>
+      {(marks) => (
+        <label class="field">
+          <span>{field.label}</span>
+          <textarea
+            class={mono ? "mono" : undefined}
+            rows={rows}
+            spellcheck={false}
+            value={field.value}
+            required={field.required}
+            placeholder={field.hint}
+            onInput={(event) => field.onInput(event.currentTarget.value)}
+            {...marks}
+          />
+        </label>
+      )}
+    </Faulty>
   );
 }
 
@@ -57,23 +98,29 @@ export function Choice(props: {
   value: string;
   options: readonly (readonly [value: string, name: string])[];
   required?: boolean;
+  fault?: string;
   onChoose: (value: string) => void;
 }) {
   return (
-    <label class="field">
-      <span>{props.label}</span>
-      <select
-        value={props.value}
-        required={props.required}
-        onChange={(event) => props.onChoose(event.currentTarget.value)}
-      >
-        {props.options.map(([value, name]) => (
-          <option key={value} value={value}>
-            {name}
-          </option>
-        ))}
-      </select>
-    </label>
+    <Faulty fault={props.fault}>
+      {(marks) => (
+        <label class="field">
+          <span>{props.label}</span>
+          <select
+            value={props.value}
+            required={props.required}
+            onChange={(event) => props.onChoose(event.currentTarget.value)}
+            {...marks}
+          >
+            {props.options.map(([value, name]) => (
+              <option key={value} value={value}>
+                {name}
+              </option>
+            ))}
+          </select>
+        </label>
+      )}
+    </Faulty>
   );
 }
 

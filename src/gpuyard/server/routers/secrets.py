@@ -34,7 +34,7 @@ async def list_secrets(request: Request, app_state: TheAppState) -> SecretPage:
     """The shared secrets and your own, as a maintainer all, by name: whose each is,
     when it was set, and when a job last got it.
     """
-    listed = app_state.controller.secrets.sources.listing()
+    listed = app_state.controller.secrets.listing()
     if changes_only_own(identity_of(request.scope)):
         user = submitter_of(request.scope)
         listed = [facts for facts in listed if facts.owner in (None, user)]
@@ -105,7 +105,7 @@ def _owner(request: Request, *, shared: bool, other: str | None = None) -> str |
 
 
 def _facts(app_state: AppState, name: str, owner: str | None) -> SecretFacts:
-    listing = app_state.controller.secrets.sources.listing()
+    listing = app_state.controller.secrets.listing()
     return next(
         facts for facts in listing if (facts.name, facts.owner) == (name, owner)
     )
