@@ -261,14 +261,20 @@ def _ends(
             return ended, left
 
 
+def _end_in_words(outcome: "JobOutcome") -> str:
+    name = task_name(outcome.array_id, outcome.array_index) or outcome.id
+    state = outcome.state.value
+    if outcome.reason and outcome.reason != state:
+        return f"{name} {state} · {outcome.reason}"
+    return f"{name} {state}"
+
+
 def _tell_ended(ended: Sequence["JobOutcome"], left: int) -> None:
     if len(ended) > FEW:
         typer.echo(_counts(outcome.state.value for outcome in ended))
-    for outcome in ended if len(ended) <= FEW else ():
-        reason = outcome.reason or outcome.state.value
-        words = "" if reason == outcome.state.value else f" · {reason}"
-        name = task_name(outcome.array_id, outcome.array_index) or outcome.id
-        typer.echo(f"{name} {outcome.state.value}{words}")
+    else:
+        for outcome in ended:
+            typer.echo(_end_in_words(outcome))
     if left:
         typer.echo(f"gpuyard: {_jobs(left)} not over yet", err=True)
 

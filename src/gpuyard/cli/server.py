@@ -273,14 +273,14 @@ def _wait_until_gone(home: Home, *, with_node: bool) -> None:
 
 
 def _down_words(answer: dict[str, Any]) -> str:
-    words = ["gpuyard is down"]
-    if answer.get("cancelled"):
-        words.append(f"{count(answer['cancelled'], 'running job')} cancelled")
-    if answer.get("left_running"):
-        words.append(f"{count(len(answer['left_running']), 'job')} left running")
-    if answer.get("left_waiting"):
-        words.append(f"{count(answer['left_waiting'], 'job')} left waiting")
-    return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
+    jobs: list[str] = []
+    if cancelled := answer.get("cancelled"):
+        jobs.append(f"{count(cancelled, 'running job')} cancelled")
+    if running := answer.get("left_running"):
+        jobs.append(f"{count(len(running), 'job')} left running")
+    if waiting := answer.get("left_waiting"):
+        jobs.append(f"{count(waiting, 'job')} left waiting")
+    return f"gpuyard is down: {', '.join(jobs)}" if jobs else "gpuyard is down"
 
 
 def doctor(as_json: AsJson = False) -> None:
