@@ -233,7 +233,7 @@ def wait(
         print_page(ended)
     else:
         _tell_ended(ended, left)
-    codes = [code_of(o.state, o.exit_code, o.signal) for o in ended]
+    codes = [code_of(job.state, job.exit_code, job.signal) for job in ended]
     failed = [code for code in codes if code]
     if left:
         sys.exit(TIMED_OUT)
@@ -254,7 +254,7 @@ def _ends(
         ended, waiting = client.call(job_calls.wait(references, wait_s))
         left = sum(waiting.values())
         if shows:
-            states = [o.state.value for o in ended]
+            states = [job.state.value for job in ended]
             states += [state.value for state in waiting.elements()]
             typer.echo(f"\r\x1b[K{_counts(states)}", nl=not left, err=True)
         if not left or left_s <= wait_s < pause_s:
