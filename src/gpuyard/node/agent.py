@@ -246,7 +246,7 @@ class Agent:
             linked = False
             for tried in range(len(addresses)):
                 address = addresses[(first + tried) % len(addresses)]
-                linked = await self._try(address)
+                linked = await self._work_with(address)
                 if linked:
                     # A server that hangs may still accept connections: start the next
                     # round with the one after it.
@@ -257,7 +257,7 @@ class Agent:
             pause_s = FIRST_PAUSE_S if linked else longer_pause_s(pause_s, addresses)
             await asyncio.sleep(_REMOVED_PAUSE_S if self._is_removed else pause_s)
 
-    async def _try(self, address: ServerAddress) -> bool:
+    async def _work_with(self, address: ServerAddress) -> bool:
         """Work with the server at `address` until the link ends; False if no server was
         there, or it never sent Welcome.
         """

@@ -290,7 +290,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _one(app_state: AppState, job_id: str) -> Job:
+def _present_job(app_state: AppState, job_id: str) -> Job:
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
@@ -299,7 +299,7 @@ def _one(app_state: AppState, job_id: str) -> Job:
 
 async def _with_spec(request: Request, app_state: AppState, reference: str) -> Job:
     """The job that this means to who asks, with its spec."""
-    job = _one(app_state, _find(request, app_state, reference))
+    job = _present_job(app_state, _find(request, app_state, reference))
     visibility = visibility_of(request.scope, app_state.controller)
     lookup = app_state.controller.requests.lookup
     spec = present_spec(app_state, job.id)
@@ -354,7 +354,7 @@ async def cancel(reference: str, request: Request, app_state: TheAppState) -> Jo
     """End a job. Idempotent; a job that is over stays as it is."""
     job_id = await _find_own(request, app_state, reference)
     await app_state.controller.requests.cancel(job_id)
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.post("/{reference}/resume")
@@ -370,7 +370,7 @@ async def resume(
     await app_state.controller.requests.resume(
         job_id, wanted.checkpoint, wanted.changes()
     )
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.patch("/{reference}")
@@ -383,7 +383,7 @@ async def update(
     """
     job_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update(job_id, body.changes())
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.get("/{reference}/why")
@@ -399,7 +399,7 @@ async def why(
         told = {"job_id": job_id, "pending": True, **asdict(answer)}
         visibility = visibility_of(request.scope, app_state.controller)
         return conceal(app_state.queries, visibility, told)
-    job = _one(app_state, job_id)
+    job = _present_job(app_state, job_id)
     return {
         "job_id": job_id,
         "pending": False,
