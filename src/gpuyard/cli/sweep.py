@@ -247,7 +247,8 @@ def _tell_end(sweep: "Sweep") -> None:
     best = sweep.best
     if best is not None:
         reached = f"{sweep.spec.metric} {best.value:g}"
-        chosen = " ".join(f"{name}={value}" for name, value in best.parameters.items())
+        parameters = best.parameters.items()
+        chosen = " ".join(f"{name}={value}" for name, value in parameters)
         typer.echo(f"best: {best.job.name}  {reached}  {chosen}")
 
 

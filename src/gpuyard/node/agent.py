@@ -52,6 +52,7 @@ from gpuyard.node.link import (
     ServerAddress,
     longer_pause_s,
     open_link,
+    read_message,
     server_addresses,
 )
 from gpuyard.node.logs import LogSender, LogWatch
@@ -294,9 +295,7 @@ class Agent:
         logs = LogSender(writer, self._log_watch)
         try:
             while True:
-                header = await reader.readexactly(4)
-                frame = await reader.readexactly(wire_frames.frame_length(header))
-                message = wire_frames.decode_to_agent(frame)
+                message = await read_message(reader)
                 self._contact.received()
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
