@@ -68,6 +68,23 @@ def up(
         options = (database, config, simulate_gpus, port, foreground or None)
         _up_already(shared, options, as_json=as_json)
         return
+    _use_options(database, config, simulate_gpus, port)
+    if foreground:
+        from gpuyard.config.private_environment import execute
+
+        execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
+    _start(as_json=as_json)
+
+
+def _use_options(
+    database: str | None,
+    config: Path | None,
+    simulate_gpus: str | None,
+    port: int | None,
+) -> None:
+    """Let a server that starts have these settings; it reads them from the home, or
+    from its environment.
+    """
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if config is not None:
@@ -79,10 +96,10 @@ def up(
     if port is not None:
         _refuse_other_port(port)
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
-    if foreground:
-        from gpuyard.config.private_environment import execute
 
-        execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
+
+def _start(*, as_json: bool) -> None:
+    """Start the server unless it runs, and say where it is."""
     from gpuyard.client.connection import (
         managed_server,
         running_server,
