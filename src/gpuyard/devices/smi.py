@@ -113,7 +113,7 @@ def _parse_line(line: str) -> GpuReading | LostGpu | None:
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(QUERY) or not values[0].startswith("GPU-"):
         return LostGpu(None, None, line) if _LOST_LINE.search(line) else None
-    row = dict(zip(QUERY, values, strict=True))
+    row: dict[str, str] = dict(zip(QUERY, values, strict=True))
     index = _number(row["index"])
     total_mb = _number(row["memory.total"])
     free_mb = _number(row["memory.free"])

@@ -123,7 +123,7 @@ class Edge:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         caller = self._proxies.caller_of(cast("dict[str, Any]", scope))
         try:
-            await self._admit(scope, headers, caller)
+            await self._identify(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
             identity = scope.get(IDENTITY_KEY)
@@ -135,7 +135,7 @@ class Edge:
         finally:
             self._end(caller)
 
-    async def _admit(
+    async def _identify(
         self, scope: Scope, headers: Mapping[bytes, bytes], caller: Peer
     ) -> None:
         """Find out who asks, and whether they may now; GpuyardError if not."""
