@@ -61,7 +61,7 @@ class Rival:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _ServedConnection:
     """A connection that is served. `node_id`: empty until its agent has said Hello.
     `reporting` and `watching`: the tasks that forward its reports, and that wait for
     its beats.
@@ -215,7 +215,7 @@ class ConnectedAgents:
         writer: asyncio.StreamWriter,
         caller: Caller | None,
     ) -> None:
-        connection = _Connection(link, caller)
+        connection = _ServedConnection(link, caller)
         try:
             _refuse_other_users(writer)
             _refuse_removed(caller)
@@ -250,7 +250,7 @@ class ConnectedAgents:
                 await connection.reporting
             await self._leave(connection.node_id, link)
 
-    async def _greeted(self, hello: wire.Hello, connection: _Connection) -> None:
+    async def _greeted(self, hello: wire.Hello, connection: _ServedConnection) -> None:
         """Let a node in and begin to forward its reports. RefusedError."""
         caller = connection.caller
         if caller:
@@ -265,7 +265,7 @@ class ConnectedAgents:
             name="forward-reports",
         )
 
-    async def _beat(self, beat: wire.Beat, connection: _Connection) -> None:
+    async def _beat(self, beat: wire.Beat, connection: _ServedConnection) -> None:
         """Answer a beat; from the first one on, more are expected."""
         link = connection.link
         link.send(beat)
@@ -275,7 +275,9 @@ class ConnectedAgents:
                 link.expect_beats(self._heartbeat_s)
             )
 
-    async def _add_report(self, message: Message, connection: _Connection) -> None:
+    async def _add_report(
+        self, message: Message, connection: _ServedConnection
+    ) -> None:
         """Put a report in the queue of its link; other messages mean nothing here."""
         link = connection.link
         if isinstance(message, wire.NumberedReport):
