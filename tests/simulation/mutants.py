@@ -120,7 +120,7 @@ def _parents_never_fail(original: Any) -> Any:
 
 def _ignores_unsent(original: Any) -> Any:
     async def launch(self: Launching, attempt_ids: Any) -> None:
-        if sys._getframe(1).f_code.co_name != "_reconcile":
+        if sys._getframe(1).f_code.co_name != "reconcile":
             await original(self, attempt_ids)
 
     return launch

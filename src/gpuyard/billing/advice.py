@@ -82,10 +82,11 @@ class _Case:
     def _note_job(self, attempt: EndedAttempt) -> None:
         if len(self.dearest) == _EXAMPLES and attempt.cost <= self.dearest[-1][0]:
             return
-        costs = {job_id: spent for spent, job_id in self.dearest}
-        known = costs.get(attempt.job_id, attempt.cost)
-        costs[attempt.job_id] = max(known, attempt.cost)
-        pairs = [(spent, job_id) for job_id, spent in costs.items()]
+        # Of a job with several attempts, the dearest counts.
+        by_job = {job_id: spent for spent, job_id in self.dearest}
+        known = by_job.get(attempt.job_id, attempt.cost)
+        by_job[attempt.job_id] = max(known, attempt.cost)
+        pairs = [(spent, job_id) for job_id, spent in by_job.items()]
         self.dearest = nlargest(_EXAMPLES, pairs)
 
     @property

@@ -64,7 +64,7 @@ def follow_array(client: "Client", array: "ArrayHandle") -> int:
         array.cancel()
         ended = _until_over(client, array.id)
     typer.echo(summary(array.refresh()), err=True)
-    codes = [code_of(o.state, o.exit_code, o.signal) for o in ended]
+    codes = [code_of(task.state, task.exit_code, task.signal) for task in ended]
     return next((code for code in codes if code), 0)
 
 
@@ -87,7 +87,7 @@ def _until_over(client: "Client", array_id: str) -> "list[JobOutcome]":
     while True:
         (ended, waiting) = client.call(job_calls.wait([array_id], wait_s))
         if shows:
-            states = Counter(o.state for o in ended) + waiting
+            states = Counter(task.state for task in ended) + waiting
             line = f"{short_id(array_id)} {words_of(states)}"
             typer.echo(f"\r\x1b[K{line}", nl=not waiting, err=True)
         if not waiting:

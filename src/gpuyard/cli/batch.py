@@ -310,6 +310,23 @@ def show(batch: BatchId, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
+    _print_batch(found)
+    say()
+    rows = [
+        (
+            item["number"],
+            item["state"],
+            item["video_path"],
+            item["attempts"] or None,
+            _took(item),
+            item["reason"],
+        )
+        for item in found["items"]
+    ]
+    print_table(("#", "STATE", "ITEM", "ATTEMPTS", "TOOK", "REASON"), rows, empty="")
+
+
+def _print_batch(found: dict[str, Any]) -> None:
     done = ", ".join(
         f"{count} {state}" for state, count in found["counts"].items() if count
     )
@@ -330,19 +347,6 @@ def show(batch: BatchId, as_json: AsJson = False) -> None:
             "problem": found["problem"],
         }
     )
-    say()
-    rows = [
-        (
-            i["number"],
-            i["state"],
-            i["video_path"],
-            i["attempts"] or None,
-            _took(i),
-            i["reason"],
-        )
-        for i in found["items"]
-    ]
-    print_table(("#", "STATE", "ITEM", "ATTEMPTS", "TOOK", "REASON"), rows, empty="")
 
 
 def _took(item: dict[str, Any]) -> str | None:
@@ -409,26 +413,29 @@ def _watch(client: "Client", batch_id: str) -> dict[str, Any]:
     ) as bar:
         task = bar.add_task(batch_id, total=found["total_items"], words="")
         while found["ended_at"] is None:
-            words = [
-                found["state"],
-                f"{found['workers']} workers",
-                f"{found['failed']} failed",
-                f"ETA {_eta(found)}",
-            ]
-            shown = [
-                word
-                for word in words
-                if word not in ("0 failed", "ETA None", "running")
-            ]
             bar.update(
                 task,
                 completed=found["completed"] + found["failed"],
-                words=" · ".join(shown),
+                words=" · ".join(_bar_words(found)),
             )
             time.sleep(_LOOK_S)
             with suppress(UnreachableError):  # a server that is away for a moment
                 found = client.call(calls.batch(batch_id, items=False))
     return client.call(calls.batch(batch_id))
+
+
+def _bar_words(found: dict[str, Any]) -> list[str]:
+    """What stands behind the bar of a batch."""
+    words: list[str] = []
+    if found["state"] != "running":
+        words.append(found["state"])
+    words.append(f"{found['workers']} workers")
+    if found["failed"]:
+        words.append(f"{found['failed']} failed")
+    eta = _eta(found)
+    if eta is not None:
+        words.append(f"ETA {eta}")
+    return words
 
 
 # --- cancel and retry ---

@@ -1,7 +1,7 @@
 """`gpuyard checkpoints`: list and download."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import ago, print_page, print_table, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from gpuyard.domain.jobs import Checkpoint
 
 
 def register(app: typer.Typer) -> None:
@@ -32,14 +35,11 @@ def checkpoints(
         handle = client.job(job)
         found = handle.checkpoints()
         if download is not None:
-            wanted = [
-                c
-                for c in found
-                if download in (c.id, c.path, c.path.rsplit("/", 1)[-1], str(c.step))
-            ]
-            wanted = found if download == "newest" else wanted
+            wanted = found
+            if download != "newest":
+                wanted = [saved for saved in found if download in _names_of(saved)]
             if not wanted:
-                known = ", ".join(c.path for c in found) or "none"
+                known = ", ".join(saved.path for saved in found) or "none"
                 raise NotFoundError(
                     f"Job {handle.id} has no checkpoint {download!r}.",
                     f"Kept: {known}.",
@@ -50,8 +50,15 @@ def checkpoints(
         print_page(found)
         return
     rows = [
-        (c.id[-8:], c.path, c.step, size(c.size), ago(c.created_at), c.sha256[:12])
-        for c in found
+        (
+            saved.id[-8:],
+            saved.path,
+            saved.step,
+            size(saved.size),
+            ago(saved.created_at),
+            saved.sha256[:12],
+        )
+        for saved in found
     ]
     columns = ("ID", "PATH", "STEP", "SIZE", "SAVED", "SHA256")
     print_table(
@@ -59,3 +66,9 @@ def checkpoints(
         rows,
         empty="No checkpoints. Name them with --checkpoint when you run a job.",
     )
+
+
+def _names_of(saved: "Checkpoint") -> tuple[str, ...]:
+    """By what a checkpoint can be asked for."""
+    file_name = saved.path.rsplit("/", 1)[-1]
+    return saved.id, saved.path, file_name, str(saved.step)

@@ -54,15 +54,17 @@ def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[GpuRow]:
     """The GPUs, and then the running jobs without one, whose cells contain `only`;
     sorted by a column.
     """
-    jobs = {job["id"]: job for job in seen.jobs}
-    shown = [_gpu_row(gpu, jobs.get(gpu.get("job_id")), seen.at) for gpu in seen.gpus]
-    shown += [_job_row(job, seen.at) for job in seen.jobs if not job["gpus"]]
-    return _sorted([row for row in shown if _says(row, only)], sort)
+    jobs_by_id = {job["id"]: job for job in seen.jobs}
+    of_gpus = [
+        _gpu_row(gpu, jobs_by_id.get(gpu.get("job_id")), seen.at) for gpu in seen.gpus
+    ]
+    without_gpu = [_job_row(job, seen.at) for job in seen.jobs if not job["gpus"]]
+    shown = [row for row in of_gpus + without_gpu if _contains(row, only)]
+    return _sorted(shown, sort)
 
 
-def _says(row: GpuRow, text: str) -> bool:
-    said = " ".join(row.cells)
-    return text.lower() in said.lower()
+def _contains(row: GpuRow, text: str) -> bool:
+    return text.lower() in " ".join(row.cells).lower()
 
 
 def _sorted(found: list[GpuRow], column: str) -> list[GpuRow]:
@@ -77,35 +79,55 @@ def _sorted(found: list[GpuRow], column: str) -> list[GpuRow]:
 
 def _gpu_row(gpu: Item, job: Item | None, now: float) -> GpuRow:
     """A row for a GPU, and for the job that it runs, if that is known."""
-    how_far = _how_far(gpu, now)
+    progress = _how_far(gpu, now)
     if job is not None:
-        how_far = " ".join([how_far, *_step_and_metric(job["progress"])])
+        progress = " ".join([progress, *_step_and_metric(job["progress"])])
     load = gpu.get("utilization")
     tasks = gpu.get("tasks_completed")
     temperature = gpu.get("temperature_c")
-    cells = (
-        str(gpu["index"]),
-        gpu["state"].upper(),
-        _work(gpu),
-        how_far,
-        "" if tasks is None else str(tasks),
-        _memory(gpu),
-        "" if temperature is None else f"{temperature:g} °C",
-        "" if load is None else f"{load:.0%}",
-        gpu.get("node") or "",
-    )
     return GpuRow(
-        gpu["uuid"],
-        cells,
-        gpu["state"],
-        load or 0.0,
-        gpu.get("model"),
-        gpu.get("job_id"),
+        uuid=gpu["uuid"],
+        cells=(
+            str(gpu["index"]),
+            gpu["state"].upper(),
+            _work(gpu),
+            progress,
+            "" if tasks is None else str(tasks),
+            _memory(gpu),
+            "" if temperature is None else f"{temperature:g} °C",
+            "" if load is None else f"{load:.0%}",
+            gpu.get("node") or "",
+        ),
+        state=gpu["state"],
+        load=load or 0.0,
+        model=gpu.get("model"),
+        job_id=gpu.get("job_id"),
     )
 
 
 def _job_row(job: Item, now: float) -> GpuRow:
     """A row for a job that uses no GPU."""
+    words = [*_how_far_of_job(job, now), *_step_and_metric(job["progress"])]
+    no_gpu = ("", "", "", "")
+    return GpuRow(
+        uuid=job["id"],
+        cells=(
+            "CPU",
+            job["state"].upper(),
+            job["name"],
+            " ".join(words),
+            *no_gpu,
+            job["node"] or "",
+        ),
+        state="script_busy",
+        load=0.0,
+        model=None,
+        job_id=job["id"],
+    )
+
+
+def _how_far_of_job(job: Item, now: float) -> list[str]:
+    """The part of its steps that is done, and its ETA or how long it has run."""
     progress = job["progress"]
     words: list[str] = []
     if progress["step"] is not None and progress["total"]:
@@ -113,11 +135,12 @@ def _job_row(job: Item, now: float) -> GpuRow:
     if progress["eta_s"] is not None:
         words.append(f"ETA {format_duration(progress['eta_s'])}")
     elif job["started_at"] is not None:
-        words.append(f"for {format_duration(max(now - job['started_at'], 0))}")
-    words += _step_and_metric(progress)
-    cells = ("CPU", job["state"].upper(), job["name"], " ".join(words))
-    cells += ("", "", "", "", job["node"] or "")
-    return GpuRow(job["id"], cells, "script_busy", 0.0, None, job["id"])
+        words.append(_for_how_long(job["started_at"], now))
+    return words
+
+
+def _for_how_long(since: float, now: float) -> str:
+    return f"for {format_duration(max(now - since, 0))}"
 
 
 def _step_and_metric(progress: Item) -> list[str]:
@@ -152,11 +175,13 @@ def _how_far(gpu: Item, now: float) -> str:
         return f"ready in {format_duration(max(gpu['expected_at'] - now, 0))}"
     if gpu.get("idle_s") is not None:
         return f"idle {format_duration(gpu['idle_s'])}"
-    words = [bar(gpu["progress"])] if gpu.get("progress") is not None else []
+    words: list[str] = []
+    if gpu.get("progress") is not None:
+        words.append(bar(gpu["progress"]))
     if gpu.get("eta_s") is not None:
         words.append(f"ETA {format_duration(gpu['eta_s'])}")
     elif gpu.get("since"):
-        words.append(f"for {format_duration(max(now - gpu['since'], 0))}")
+        words.append(_for_how_long(gpu["since"], now))
     return " ".join(words)
 
 
@@ -171,15 +196,24 @@ def foot(seen: Seen) -> list[str]:
     where there are some, and what to look at: GPUs and full disks.
     """
     live = [batch for batch in seen.batches if batch["ended_at"] is None]
-    exclusive = any(batch["gpu_mode"] == "exclusive" for batch in live)
-    mode = "BATCH (exclusive)" if exclusive else "NORMAL"
-    lines = [
-        f"LLM queue: {seen.waiting.get('llm', 0)} waiting | script queue:"
-        f" {seen.waiting.get('script', 0)} waiting | mode: {mode}"
+    return [
+        _queues_line(seen.waiting, live),
+        *(_batch_line(batch) for batch in live),
+        *pool_lines(seen.pools),
+        *machine_lines(seen.machines),
+        *gpu_warnings(seen.gpus),
+        *seen.disk_problems,
     ]
-    lines += [_batch_line(batch) for batch in live]
-    lines += [*pool_lines(seen.pools), *machine_lines(seen.machines)]
-    return [*lines, *gpu_warnings(seen.gpus), *seen.disk_problems]
+
+
+def _queues_line(waiting: Mapping[str, int], batches: Sequence[Item]) -> str:
+    """`batches`: those that are not over."""
+    is_exclusive = any(batch["gpu_mode"] == "exclusive" for batch in batches)
+    mode = "BATCH (exclusive)" if is_exclusive else "NORMAL"
+    return (
+        f"LLM queue: {waiting.get('llm', 0)} waiting | script queue:"
+        f" {waiting.get('script', 0)} waiting | mode: {mode}"
+    )
 
 
 def gpu_warnings(gpus: Sequence[Item]) -> list[str]:

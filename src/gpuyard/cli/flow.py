@@ -61,10 +61,7 @@ def run(
     flow = _load(file)
     addresses = _whom_to_tell(notify)
     until = deadline_of(deadline)
-    for name in force or []:
-        if name not in flow.steps:
-            remedy = f"there are {', '.join(flow.steps)}"
-            raise InvalidInputError.of("--force", f"{name!r} is no step", remedy)
+    _refuse_unknown(force or [], flow)
     folder = file.absolute().parent.resolve()
     with connect(patient=True) as client:
         told = _say_nothing if as_json else _say
@@ -113,6 +110,14 @@ def _load(file: Path) -> "Flow":
 def _say(done: "StepEnd") -> None:
     why = f" · {done.why}" if done.why else ""
     typer.echo(f"{done.step}: {done.state}{why}")
+
+
+def _refuse_unknown(names: "Sequence[str]", flow: "Flow") -> None:
+    """InvalidInputError if one of the names is no step of the flow."""
+    for name in names:
+        if name not in flow.steps:
+            remedy = f"there are {', '.join(flow.steps)}"
+            raise InvalidInputError.of("--force", f"{name!r} is no step", remedy)
 
 
 def _say_nothing(_done: "StepEnd") -> None:

@@ -233,7 +233,7 @@ def wait(
         print_page(ended)
     else:
         _tell_ended(ended, left)
-    codes = [code_of(o.state, o.exit_code, o.signal) for o in ended]
+    codes = [code_of(job.state, job.exit_code, job.signal) for job in ended]
     failed = [code for code in codes if code]
     if left:
         sys.exit(TIMED_OUT)
@@ -254,21 +254,27 @@ def _ends(
         ended, waiting = client.call(job_calls.wait(references, wait_s))
         left = sum(waiting.values())
         if shows:
-            states = [o.state.value for o in ended]
+            states = [job.state.value for job in ended]
             states += [state.value for state in waiting.elements()]
             typer.echo(f"\r\x1b[K{_counts(states)}", nl=not left, err=True)
         if not left or left_s <= wait_s < pause_s:
             return ended, left
 
 
+def _end_in_words(outcome: "JobOutcome") -> str:
+    name = task_name(outcome.array_id, outcome.array_index) or outcome.id
+    state = outcome.state.value
+    if outcome.reason and outcome.reason != state:
+        return f"{name} {state} · {outcome.reason}"
+    return f"{name} {state}"
+
+
 def _tell_ended(ended: Sequence["JobOutcome"], left: int) -> None:
     if len(ended) > FEW:
         typer.echo(_counts(outcome.state.value for outcome in ended))
-    for outcome in ended if len(ended) <= FEW else ():
-        reason = outcome.reason or outcome.state.value
-        words = "" if reason == outcome.state.value else f" · {reason}"
-        name = task_name(outcome.array_id, outcome.array_index) or outcome.id
-        typer.echo(f"{name} {outcome.state.value}{words}")
+    else:
+        for outcome in ended:
+            typer.echo(_end_in_words(outcome))
     if left:
         typer.echo(f"gpuyard: {_jobs(left)} not over yet", err=True)
 

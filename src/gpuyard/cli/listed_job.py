@@ -96,8 +96,8 @@ class ListedJob:
                 **{name: progress[name] for name in ListedProgress.__slots__}
             ),
             attempts=[
-                ListedAttempt(a["started_at"], a["ended_at"], a.get("ran_s"))
-                for a in document["attempts"]
+                ListedAttempt(row["started_at"], row["ended_at"], row.get("ran_s"))
+                for row in document["attempts"]
             ],
             array_id=document.get("array_id"),
             array_index=document.get("array_index"),

@@ -103,22 +103,24 @@ def list_jobs(
     if as_json:
         print_page(found, found[-1]["id"] if more else None)
         return
-    jobs = [ListedJob.of(document) for document in found]
-    has_users = any(job.user for job in jobs)
-    columns = ("JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS")
+    empty = "No jobs. Start one with `gpuyard run -- COMMAND`."
+    if is_filtered:
+        empty = "No such job."
+    _print_jobs([ListedJob.of(document) for document in found], empty)
+    if more:
+        say(f"The newest {limit} and what is not over yet; -n {limit * 10} shows more.")
+
+
+def _print_jobs(jobs: Sequence[ListedJob], empty: str) -> None:
+    """A row for each job or array; with their users, if one of them has any."""
+    columns = ["JOB", "NAME", "STATE", "PRIO", "SUBMITTED", "RAN", "COST", "PROGRESS"]
     rows = [_row(job) for job in jobs]
-    if has_users:
-        columns = (columns[0], "USER", *columns[1:])
+    if any(job.user for job in jobs):
+        columns.insert(1, "USER")
         rows = [
             (row[0], job.user, *row[1:]) for job, row in zip(jobs, rows, strict=True)
         ]
-    if is_filtered:
-        empty = "No such job."
-    else:
-        empty = "No jobs. Start one with `gpuyard run -- COMMAND`."
     print_table(columns, rows, empty=empty)
-    if more:
-        say(f"The newest {limit} and what is not over yet; -n {limit * 10} shows more.")
 
 
 def _row(job: ListedJob) -> tuple[Any, ...]:

@@ -142,22 +142,22 @@ def tiers(as_json: AsJson = False) -> None:
         print_page(found)
         return
     gpus = {
-        t["id"]: f"{t['gpu']['count']} × {t['gpu']['memory']}"
-        for t in found
-        if t.get("gpu")
+        tier["id"]: f"{tier['gpu']['count']} × {tier['gpu']['memory']}"
+        for tier in found
+        if tier.get("gpu")
     }
     rows = [
         (
-            t["id"],
-            f"{t['cpu']:g}",
-            t["memory"],
-            gpus.get(t["id"]),
-            format_duration(t["maxRuntime"]),
-            f"${t['costPerHour']:g}",
-            t["instance"],
-            t["description"],
+            tier["id"],
+            f"{tier['cpu']:g}",
+            tier["memory"],
+            gpus.get(tier["id"]),
+            format_duration(tier["maxRuntime"]),
+            f"${tier['costPerHour']:g}",
+            tier["instance"],
+            tier["description"],
         )
-        for t in found
+        for tier in found
     ]
     columns = ("TIER", "CPU", "MEMORY", "GPU", "MAX TIME", "PER HOUR", "SUCH AS", "FOR")
     print_table(columns, rows, empty="No tiers.")
@@ -176,15 +176,15 @@ def providers(as_json: AsJson = False) -> None:
         return
     rows = [
         (
-            p["name"],
-            p["status"],
-            p.get("nodes"),
-            p["running"],
-            p["waiting"],
-            "" if p["success_rate_day"] is None else f"{p['success_rate_day']:.0%}",
-            p.get("message") or p["quarantine"],
+            provider["name"],
+            provider["status"],
+            provider.get("nodes"),
+            provider["running"],
+            provider["waiting"],
+            _percent(provider["success_rate_day"]),
+            provider.get("message") or provider["quarantine"],
         )
-        for p in found
+        for provider in found
     ]
     columns = (
         "PROVIDER",
@@ -207,23 +207,6 @@ def offers(as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [
-        (
-            o["id"],
-            f"{o['gpus']} × {o['gpu'] or 'GPU'}" if o["gpus"] else None,
-            f"{o['gpu_memory_gb']:g} GB" if o["gpu_memory_gb"] else None,
-            f"{o['cpus']:g}",
-            f"{o['memory_gb']:.4g} GB",
-            o["nodes"],
-            o["price_per_hour"] and f"{o['price_per_hour']} {o['currency']}",
-            "spot" if o["spot"] else "",
-            o["region"],
-            "" if o["wait_s"] is None else format_duration(o["wait_s"]),
-            "" if o["trust"] is None else f"{o['trust']:.0%}",
-            o["problem"],
-        )
-        for o in found
-    ]
     columns = (
         "OFFER",
         "GPUS",
@@ -242,9 +225,31 @@ def offers(as_json: AsJson = False) -> None:
     empty = "No offers."
     if not problems:
         empty = "No offers: no external queue such as Slurm is configured."
-    print_table(columns, rows, empty=empty)
+    print_table(columns, map(_offer_row, found), empty=empty)
     for name, problem in problems.items():
         typer.echo(f"{name} {problem}")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _offer_row(offer: dict[str, Any]) -> tuple[Any, ...]:
+    price = offer["price_per_hour"]
+    return (
+        offer["id"],
+        f"{offer['gpus']} × {offer['gpu'] or 'GPU'}" if offer["gpus"] else None,
+        f"{offer['gpu_memory_gb']:g} GB" if offer["gpu_memory_gb"] else None,
+        f"{offer['cpus']:g}",
+        f"{offer['memory_gb']:.4g} GB",
+        offer["nodes"],
+        price and f"{price} {offer['currency']}",
+        "spot" if offer["spot"] else "",
+        offer["region"],
+        "" if offer["wait_s"] is None else format_duration(offer["wait_s"]),
+        _percent(offer["trust"]),
+        offer["problem"],
+    )
 
 
 def _problems_of_queues() -> dict[str, str]:
@@ -269,15 +274,15 @@ def workspace(as_json: AsJson = False) -> None:
         return
     rows = [
         (
-            w["project"],
-            w["name"],
-            w["files"],
-            size(w["size"]),
-            ago(w["used_at"]),
-            _day(w["removed_at"]),
-            w["path"],
+            folder["project"],
+            folder["name"],
+            folder["files"],
+            size(folder["size"]),
+            ago(folder["used_at"]),
+            _day(folder["removed_at"]),
+            folder["path"],
         )
-        for w in found
+        for folder in found
     ]
     columns = ("PROJECT", "NAME", "FILES", "SIZE", "USED", "REMOVED ON", "PATH")
     print_table(

@@ -230,24 +230,9 @@ def join(
     Its agent becomes a service of systemd. Without URL and CODE, start the agent of a
     machine that has joined.
     """
-    from gpuyard.client import joining
-    from gpuyard.config.joined import read_membership, refuse_copied_home
-
     home = Home.find()
-    known = read_membership(home)
     may_run_for_users = _may_run_for_users(home)
-    if url and code:
-        membership = joining.join(home, url, code)
-        typer.echo(f"This machine is {membership.name} now, of {membership.host}.")
-    elif url or known is None:
-        raise InvalidInputError.of(
-            "CODE",
-            "is missing",
-            "copy the whole line that `gpuyard nodes invite` prints: gpuyard join"
-            " https://HOST:PORT CODE",
-        )
-    else:
-        refuse_copied_home(home, known)
+    _become_member(home, url, code)
     if not may_run_for_users:
         typer.echo(
             "gpuyard: its agent runs as root, and no job of a user runs as root. To let"
@@ -262,6 +247,28 @@ def join(
     sys.stdout.flush()
     words = ["-m", "gpuyard.server.joined_node", "--home", str(home.root)]
     os.execv(sys.executable, [sys.executable, *words])
+
+
+def _become_member(home: Home, url: str | None, code: str | None) -> None:
+    """Join the instance by this invitation. Without one, InvalidInputError unless this
+    machine has joined.
+    """
+    from gpuyard.client import joining
+    from gpuyard.config.joined import read_membership, refuse_copied_home
+
+    known = read_membership(home)
+    if url and code:
+        membership = joining.join(home, url, code)
+        typer.echo(f"This machine is {membership.name} now, of {membership.host}.")
+    elif url or known is None:
+        raise InvalidInputError.of(
+            "CODE",
+            "is missing",
+            "copy the whole line that `gpuyard nodes invite` prints: gpuyard join"
+            " https://HOST:PORT CODE",
+        )
+    else:
+        refuse_copied_home(home, known)
 
 
 def _may_run_for_users(home: Home) -> bool:

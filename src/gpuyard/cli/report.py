@@ -4,7 +4,7 @@ bill for other programs.
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import zip_longest
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import clock, print_json, print_table, say
 from gpuyard.cli.report_advice import money, print_advice
 from gpuyard.cli.report_benchmarks import print_benchmarks, print_benchmarks_csv
@@ -32,6 +32,64 @@ _ALL_PLACES = 6
 _MACHINE = "machine"
 _PARTS = (_MACHINE, "disk", "address", "traffic")
 _TITLES = {CostBy.GPU: "GPU"}
+_NO_RATE = "no rate"
+
+
+By = Annotated[CostBy, typer.Option(help="What to add costs up by.")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TIME",
+        help="From then on: a date such as 2026-11-01, or '7 days ago'. The first"
+        " of this month.",
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help="Until before then. Now."),
+]
+Month = Annotated[
+    str | None,
+    typer.Option(metavar="MONTH", help="A whole month, such as 2026-10."),
+]
+Timezone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ZONE",
+        help="Whose days, weeks and months, such as Europe/Berlin. This machine's.",
+    ),
+]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, with exact amounts.")]
+Focus = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Save what each attempt cost as CSV in the columns of FOCUS 1.1.",
+    ),
+]
+Advice = Annotated[
+    bool,
+    typer.Option(
+        "--advice", help="Say what could have cost less, as far as it was measured."
+    ),
+]
+Benchmarks = Annotated[
+    bool,
+    typer.Option(
+        "--benchmarks",
+        help="Show how fast programs ran on each size, what that cost, and how"
+        " they scale: from the jobs that completed.",
+    ),
+]
+# Options of which only one may be given; the first of the two is refused.
+_CONFLICTS = (
+    ("--csv", "--json"),
+    ("--advice", "--csv"),
+    ("--advice", "--focus"),
+    ("--benchmarks", "--advice"),
+    ("--benchmarks", "--focus"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -40,93 +98,51 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    by: Annotated[CostBy, typer.Option(help="What to add costs up by.")] = (
-        CostBy.PROJECT
-    ),
-    from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="From then on: a date such as 2026-11-01, or '7 days ago'. The first"
-            " of this month.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="Until before then. Now."),
-    ] = None,
-    month: Annotated[
-        str | None,
-        typer.Option(metavar="MONTH", help="A whole month, such as 2026-10."),
-    ] = None,
-    timezone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ZONE",
-            help="Whose days, weeks and months, such as Europe/Berlin. This machine's.",
-        ),
-    ] = None,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV, with exact amounts.")
-    ] = False,
+    by: By = CostBy.PROJECT,
+    from_: From = None,
+    to: To = None,
+    month: Month = None,
+    timezone: Timezone = None,
+    as_csv: AsCsv = False,
     as_json: AsJson = False,
-    focus: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Save what each attempt cost as CSV in the columns of FOCUS 1.1.",
-        ),
-    ] = None,
-    advice: Annotated[
-        bool,
-        typer.Option(
-            "--advice", help="Say what could have cost less, as far as it was measured."
-        ),
-    ] = False,
-    benchmarks: Annotated[
-        bool,
-        typer.Option(
-            "--benchmarks",
-            help="Show how fast programs ran on each size, what that cost, and how"
-            " they scale: from the jobs that completed.",
-        ),
-    ] = False,
+    focus: Focus = None,
+    advice: Advice = False,
+    benchmarks: Benchmarks = False,
 ) -> None:
     """Show what jobs cost: by user, project, tier, provider, GPU, day, week or
     month.
     """
-    if as_csv and as_json:
-        raise InvalidInputError.of("--csv", "does not go with --json", "give one")
-    if advice and (as_csv or focus):
-        other = "--csv" if as_csv else "--focus"
-        raise InvalidInputError.of("--advice", f"does not go with {other}", "give one")
-    if benchmarks and (advice or focus):
-        other = "--advice" if advice else "--focus"
-        raise InvalidInputError.of(
-            "--benchmarks", f"does not go with {other}", "give one"
-        )
+    _refuse_conflicts(
+        {
+            "--csv": as_csv,
+            "--json": as_json,
+            "--focus": focus is not None,
+            "--advice": advice,
+            "--benchmarks": benchmarks,
+        }
+    )
     begin, end = report_period(from_, to, month, timezone)
     with connect() as client:
         if benchmarks:
             measured = client.benchmarks(begin=begin, end=end)
             _print_benchmarks(measured, as_csv=as_csv, as_json=as_json)
-            return
-        if advice:
+        elif advice:
             advised = client.cost_advice(begin=begin, end=end)
             print_json(advised) if as_json else print_advice(advised)
-            return
-        if focus:
+        elif focus:
             saved = client.export_costs(focus, begin=begin, end=end, timezone=timezone)
             typer.echo(f"Saved {saved}.")
-            return
-        found = client.costs(by.value, begin=begin, end=end, timezone=timezone)
-    if as_json:
-        print_json(found)
-    elif as_csv:
-        _print_csv(found)
-    else:
-        _print(found)
+        else:
+            found = client.costs(by.value, begin=begin, end=end, timezone=timezone)
+            _print_costs(found, as_csv=as_csv, as_json=as_json)
+
+
+def _refuse_conflicts(given: Mapping[str, bool]) -> None:
+    """InvalidInputError if two options were given that exclude each other."""
+    for option, other in _CONFLICTS:
+        if given[option] and given[other]:
+            fault = f"does not go with {other}"
+            raise InvalidInputError.of(option, fault, "give one")
 
 
 def _print_benchmarks(found: "BenchmarkReport", *, as_csv: bool, as_json: bool) -> None:
@@ -138,18 +154,31 @@ def _print_benchmarks(found: "BenchmarkReport", *, as_csv: bool, as_json: bool) 
         print_benchmarks(found)
 
 
+def _print_costs(found: "CostReport", *, as_csv: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        _print_csv(found)
+    else:
+        _print_table(found)
+
+
 def _print_csv(found: "CostReport") -> None:
+    """A row for each line. The first column is what costs are added up by, the last are
+    what was paid for the parts of rented machines.
+    """
     from gpuyard.domain.costs import CostLine
 
-    names = [name for name in CostLine.model_fields if name != "parts"]
+    fields = [name for name in CostLine.model_fields if name not in ("key", "parts")]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([found.by.value, *names[1:], *_PARTS])
+    writer.writerow([found.by.value, *fields, *_PARTS])
     for line in found.items:
+        values = [getattr(line, name) for name in fields]
         parts = [line.parts.get(name, Decimal(0)) for name in _PARTS]
-        writer.writerow([*(getattr(line, name) for name in names), *parts])
+        writer.writerow([line.key, *values, *parts])
 
 
-def _print(found: "CostReport") -> None:
+def _print_table(found: "CostReport") -> None:
     title = _TITLES.get(found.by, found.by.value.upper())
     columns = [title, "COST", "STILL RUNNING", "ATTEMPTS", "GPU HOURS", "CPU HOURS"]
     has_others = any(sum_.currency != found.currency for sum_ in found.sums)
@@ -158,7 +187,7 @@ def _print(found: "CostReport") -> None:
     rows: list[Sequence[str]] = []
     for sum_ in found.sums:
         lines = [line for line in found.items if line.currency == sum_.currency]
-        converted = _converted([*lines, sum_]) if has_others else []
+        converted = _converted(lines, sum_) if has_others else []
         rows += _rows(lines, sum_, converted)
     print_table(columns, rows, empty="No attempt ran in this time.")
     say()
@@ -167,16 +196,17 @@ def _print(found: "CostReport") -> None:
         say(_total(found))
 
 
-def _converted(lines: Sequence["CostLine"]) -> list[str]:
-    """What the lines of a currency and their sum, the last, are in that of the
-    report.
+def _converted(lines: Sequence["CostLine"], sum_: "CostLine") -> list[str]:
+    """What the lines of a currency, and then their sum, are in that of the report. The
+    amounts are rounded so that they add up.
     """
-    amounts = [line.converted for line in lines]
-    known = [each for each in amounts[:-1] if each is not None]
+    known = [line.converted for line in lines if line.converted is not None]
     rounded = iter(in_places(known, _CENTS))
-    texts = ["no rate" if each is None else f"{next(rounded)}" for each in amounts[:-1]]
-    total = amounts[-1]
-    return [*texts, "no rate" if total is None else f"{round(total, _CENTS)}"]
+    texts = [
+        _NO_RATE if line.converted is None else str(next(rounded)) for line in lines
+    ]
+    total = sum_.converted
+    return [*texts, _NO_RATE if total is None else str(round(total, _CENTS))]
 
 
 def _rows(
@@ -192,25 +222,34 @@ def _rows(
         for line, amount in zip(lines, shown, strict=True)
     ]
     rows.append(_row("TOTAL", round(sum_.amount, places), sum_, places))
-    if sum_.waste_gpu_hours or sum_.waste:
-        waste = money(sum_.waste, sum_.currency, places)
-        rows.append(("  of it waste", waste, "", "", _hours(sum_.waste_gpu_hours), ""))
-    if sum_.measured_gpu_hours:
-        idle = money(sum_.idle, sum_.currency, places)
-        rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
-    for name in _PARTS:
-        # What is left is for machines.
-        if name != _MACHINE and sum_.parts.get(name):
-            spent = money(sum_.parts[name], sum_.currency, places)
-            rows.append((f"  of it {name}", spent, "", "", "", ""))
-    if sum_.unused_gpu_hours:
-        unused = money(sum_.unused, sum_.currency, places)
-        hours = _hours(sum_.unused_gpu_hours)
-        rows.append(("RESERVED, UNUSED", unused, "", "", hours, ""))
+    rows += _remarks(sum_, places)
     if not converted:
         return rows
     pairs = zip_longest(rows, converted, fillvalue="")
     return [[*row, text] for row, text in pairs]
+
+
+def _remarks(sum_: "CostLine", places: int) -> list[Sequence[str]]:
+    """What of a sum was waste, idle, or for parts of machines; and reserved GPUs that
+    nobody used, which are no part of it.
+    """
+
+    def remark(title: str, amount: Decimal, hours: str = "") -> Sequence[str]:
+        return title, money(amount, sum_.currency, places), "", "", hours, ""
+
+    rows: list[Sequence[str]] = []
+    if sum_.waste_gpu_hours or sum_.waste:
+        hours = _hours(sum_.waste_gpu_hours)
+        rows.append(remark("  of it waste", sum_.waste, hours))
+    if sum_.measured_gpu_hours:
+        rows.append(remark("  of it idle", sum_.idle, _hours(sum_.idle_gpu_hours)))
+    # What is left is for machines.
+    others = [name for name in _PARTS if name != _MACHINE and sum_.parts.get(name)]
+    rows += [remark(f"  of it {name}", sum_.parts[name]) for name in others]
+    if sum_.unused_gpu_hours:
+        hours = _hours(sum_.unused_gpu_hours)
+        rows.append(remark("RESERVED, UNUSED", sum_.unused, hours))
+    return rows
 
 
 def _row(name: str, amount: Decimal, line: "CostLine", places: int) -> Sequence[str]:

@@ -68,6 +68,23 @@ def up(
         options = (database, config, simulate_gpus, port, foreground or None)
         _up_already(shared, options, as_json=as_json)
         return
+    _use_options(database, config, simulate_gpus, port)
+    if foreground:
+        from gpuyard.config.private_environment import execute
+
+        execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
+    _start(as_json=as_json)
+
+
+def _use_options(
+    database: str | None,
+    config: Path | None,
+    simulate_gpus: str | None,
+    port: int | None,
+) -> None:
+    """Let a server that starts have these settings; it reads them from the home, or
+    from its environment.
+    """
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if config is not None:
@@ -79,10 +96,10 @@ def up(
     if port is not None:
         _refuse_other_port(port)
         os.environ["GPUYARD_SERVER__PORT"] = str(port)
-    if foreground:
-        from gpuyard.config.private_environment import execute
 
-        execute([sys.executable, "-m", "gpuyard.server", "--foreground"])
+
+def _start(*, as_json: bool) -> None:
+    """Start the server unless it runs, and say where it is."""
     from gpuyard.client.connection import (
         managed_server,
         running_server,
@@ -273,14 +290,14 @@ def _wait_until_gone(home: Home, *, with_node: bool) -> None:
 
 
 def _down_words(answer: dict[str, Any]) -> str:
-    words = ["gpuyard is down"]
-    if answer.get("cancelled"):
-        words.append(f"{count(answer['cancelled'], 'running job')} cancelled")
-    if answer.get("left_running"):
-        words.append(f"{count(len(answer['left_running']), 'job')} left running")
-    if answer.get("left_waiting"):
-        words.append(f"{count(answer['left_waiting'], 'job')} left waiting")
-    return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
+    jobs: list[str] = []
+    if cancelled := answer.get("cancelled"):
+        jobs.append(f"{count(cancelled, 'running job')} cancelled")
+    if running := answer.get("left_running"):
+        jobs.append(f"{count(len(running), 'job')} left running")
+    if waiting := answer.get("left_waiting"):
+        jobs.append(f"{count(waiting, 'job')} left waiting")
+    return f"gpuyard is down: {', '.join(jobs)}" if jobs else "gpuyard is down"
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -83,6 +83,10 @@ def install(
     else:
         home.create()
     _enable(text, system)
+    _tell_enabled(home, sharing, system)
+
+
+def _tell_enabled(home: Home, sharing: SharedService | None, system: bool) -> None:
     typer.echo(
         f"{unit_path(system=system)} is enabled: the server of {home.root} runs now and"
         " at boot"
@@ -92,8 +96,8 @@ def install(
 
         wait_until_it_listens()
         typer.echo(
-            f"Members of the group {group} use it. To add one: `usermod -aG"
-            f" {group} NAME`, and NAME logs in again."
+            f"Members of the group {sharing.group} use it. To add one: `usermod -aG"
+            f" {sharing.group} NAME`, and NAME logs in again."
         )
     if not system:
         typer.echo(

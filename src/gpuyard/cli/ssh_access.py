@@ -114,15 +114,17 @@ Host gpuyard-{job}
 
 def _ourselves() -> str:
     """This command, as another program finds it and the same instance."""
-    told = [
+    variables = [
         f"{name}={value}"
         for name in ("GPUYARD_HOME", "GPUYARD_URL")
         if (value := os.environ.get(name))
     ]
-    command = shutil.which("gpuyard")
-    words = [command] if command else [sys.executable, "-m", "gpuyard.cli.entry"]
+    installed = shutil.which("gpuyard")
+    words = [installed] if installed else [sys.executable, "-m", "gpuyard.cli.entry"]
+    if variables:
+        words = ["env", *variables, *words]
     # ssh takes a percent sign for one of its own words.
-    return shlex.join([*(["env", *told] if told else []), *words]).replace("%", "%%")
+    return shlex.join(words).replace("%", "%%")
 
 
 def _key() -> Path:

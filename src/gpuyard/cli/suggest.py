@@ -53,11 +53,12 @@ def live_states(incomplete: str) -> list[Suggestion]:
 def labels(incomplete: str) -> list[Suggestion]:
     """`KEY=` of the labels of recent jobs; behind the `=`, the values."""
     key, has_value, _ = incomplete.partition("=")
-    pairs = [pair for job in _newest_jobs() for pair in job["labels"].items()]
-    if not has_value:
-        return _beginning(incomplete, ((f"{name}=", "") for name, _ in pairs))
-    values = (f"{name}={value}" for name, value in pairs if name == key)
-    return _beginning(incomplete, ((value, "") for value in values))
+    labels_of_jobs = [job["labels"] for job in _newest_jobs()]
+    if has_value:
+        words = [f"{key}={labels[key]}" for labels in labels_of_jobs if key in labels]
+    else:
+        words = [f"{name}=" for labels in labels_of_jobs for name in labels]
+    return _beginning(incomplete, ((word, "") for word in words))
 
 
 def projects(incomplete: str) -> list[Suggestion]:

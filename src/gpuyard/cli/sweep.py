@@ -242,14 +242,14 @@ def _drive(client: "Client", sweep: "Sweep", *, as_json: bool) -> None:
 
 
 def _tell_end(sweep: "Sweep") -> None:
-    best = sweep.best
     counts = ", ".join(f"{count} {state}" for state, count in sweep.counts.items())
     typer.echo(f"{sweep.spec.name}: {sweep.state} · {counts}")
+    best = sweep.best
     if best is not None:
-        values = " ".join(f"{k}={v}" for k, v in best.parameters.items())
-        typer.echo(
-            f"best: {best.job.name}  {sweep.spec.metric} {best.value:g}  {values}"
-        )
+        reached = f"{sweep.spec.metric} {best.value:g}"
+        parameters = best.parameters.items()
+        chosen = " ".join(f"{name}={value}" for name, value in parameters)
+        typer.echo(f"best: {best.job.name}  {reached}  {chosen}")
 
 
 def listing(as_json: AsJson = False) -> None:

@@ -50,17 +50,17 @@ def listing(context: typer.Context, as_json: AsJson = False) -> None:
     now = time.time()
     rows = [
         (
-            t.place,
-            None if t.score is None else f"{t.score:.2f}",
+            known.place,
+            None if known.score is None else f"{known.score:.2f}",
             (
-                clock(t.quarantined_until)
-                if t.quarantined_until and t.quarantined_until > now
+                clock(known.quarantined_until)
+                if known.quarantined_until and known.quarantined_until > now
                 else None
             ),
-            t.reason,
-            clock(t.updated_at),
+            known.reason,
+            clock(known.updated_at),
         )
-        for t in found
+        for known in found
     ]
     columns = ("PLACE", "SCORE", "QUARANTINED UNTIL", "REASON", "RECORDED")
     print_table(

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+from gpuyard.client.answers import page_of
 from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.calls import Call, Json
 from gpuyard.client.segments import segment
@@ -23,12 +24,7 @@ def submit(body: Json) -> Call[Array]:
 def listing(cursor: str | None) -> Call[tuple[list[Array], str | None]]:
     """One page of arrays and the next cursor."""
     params = {} if cursor is None else {"cursor": cursor}
-    return Call(
-        "GET",
-        _PATH,
-        lambda a: ([Array.model_validate(i) for i in a["items"]], a["next"]),
-        params,
-    )
+    return Call("GET", _PATH, page_of(Array), params)
 
 
 def show(reference: str) -> Call[Array]:

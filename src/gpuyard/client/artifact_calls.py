@@ -1,15 +1,13 @@
 """Calls about artifacts; see `calls`."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.segments import segment
 from gpuyard.domain.artifacts import Artifact, ArtifactLink
 
-
-def _page(answer: Any) -> list[Artifact]:
-    return [Artifact.model_validate(item) for item in answer["items"]]
+_read = items_of(Artifact)
 
 
 def _of_job(reference: str) -> str:
@@ -18,12 +16,12 @@ def _of_job(reference: str) -> str:
 
 def listing(reference: str) -> Call[list[Artifact]]:
     """Those of a job."""
-    return Call("GET", _of_job(reference), _page)
+    return Call("GET", _of_job(reference), _read)
 
 
 def remove(reference: str, paths: Sequence[str]) -> Call[list[Artifact]]:
     """Remove those of a job with these paths, all without any; what they were."""
-    return Call("DELETE", _of_job(reference), _page, {"path": list(paths)})
+    return Call("DELETE", _of_job(reference), _read, {"path": list(paths)})
 
 
 def share(artifact_id: str, valid_s: float) -> Call[ArtifactLink]:

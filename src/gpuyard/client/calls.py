@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 from uuid import uuid4
 
+from gpuyard.client.answers import items_of, page_of
 from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
@@ -101,9 +102,7 @@ def submit(body: Json) -> Call[Job]:
 
 def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
     """Queue jobs, all or none."""
-    return _submission(
-        lambda a: [Job.model_validate(i) for i in a["items"]], _keyed(bodies)
-    )
+    return _submission(items_of(Job), _keyed(bodies))
 
 
 def store_code(workdir: str, project: str) -> Call[dict[str, Any]]:
@@ -118,12 +117,7 @@ def store_code(workdir: str, project: str) -> Call[dict[str, Any]]:
 
 def jobs(filters: Json) -> Call[tuple[list[Job], str | None]]:
     """One page of jobs and the next cursor."""
-    return Call(
-        "GET",
-        "/api/v1/jobs",
-        lambda a: ([Job.model_validate(i) for i in a["items"]], a["next"]),
-        filters,
-    )
+    return Call("GET", "/api/v1/jobs", page_of(Job), filters)
 
 
 def job(reference: str) -> Call[Job]:
@@ -175,9 +169,7 @@ def metrics(
 def checkpoints(reference: str) -> Call[list[Checkpoint]]:
     """A job's checkpoints."""
     path = f"/api/v1/jobs/{_segment(reference)}/checkpoints"
-    return Call(
-        "GET", path, lambda a: [Checkpoint.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", path, items_of(Checkpoint))
 
 
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
@@ -251,9 +243,7 @@ def remove_node(node: str) -> Call[dict[str, Any]]:
 
 def trust() -> Call[list[Trust]]:
     """What is recorded about places where jobs run."""
-    return Call(
-        "GET", "/api/v1/trust", lambda a: [Trust.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", "/api/v1/trust", items_of(Trust))
 
 
 def trust_of(place: str) -> Call[Trust]:
@@ -278,12 +268,7 @@ def record_trust(place: str, finding: Json) -> Call[Trust]:
 
 def verifications(params: Json) -> Call[list[Verification]]:
     """The newest verdicts of checks."""
-    return Call(
-        "GET",
-        "/api/v1/verifications",
-        lambda a: [Verification.model_validate(i) for i in a["items"]],
-        params=params,
-    )
+    return Call("GET", "/api/v1/verifications", items_of(Verification), params=params)
 
 
 def record_verification(check: str, body: Json) -> Call[Verification]:
@@ -299,11 +284,7 @@ def forget_trust(place: str) -> Call[Trust]:
 
 def secrets() -> Call[list[SecretFacts]]:
     """Every secret whose name is known; never its value."""
-    return Call(
-        "GET",
-        "/api/v1/secrets",
-        lambda a: [SecretFacts.model_validate(i) for i in a["items"]],
-    )
+    return Call("GET", "/api/v1/secrets", items_of(SecretFacts))
 
 
 def set_secret(name: str, value: str, *, shared: bool = False) -> Call[SecretFacts]:

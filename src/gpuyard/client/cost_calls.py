@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, Json, StreamCall
 from gpuyard.client.local_timezone import local_timezone
 from gpuyard.client.segments import segment
@@ -59,9 +60,7 @@ _BUDGETS = "/api/v1/budgets"
 
 def budgets() -> Call[list[Budget]]:
     """Every budget, by name."""
-    return Call(
-        "GET", _BUDGETS, lambda a: [Budget.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", _BUDGETS, items_of(Budget))
 
 
 def budget(name: str) -> Call[Budget]:

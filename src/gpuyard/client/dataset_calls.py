@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gpuyard.client.answers import items_of, page_of
 from gpuyard.client.calls import Call
 from gpuyard.client.segments import segment
 from gpuyard.domain.datasets import Dataset, DatasetFile, Manifest
@@ -17,9 +18,7 @@ def _of(project: str, name: str) -> str:
 def listing(project: str | None) -> Call[list[Dataset]]:
     """Those that one may use, of one project or of all."""
     params = {"project": project} if project else {}
-    return Call(
-        "GET", _PATH, lambda answer: [_read(i) for i in answer["items"]], params=params
-    )
+    return Call("GET", _PATH, items_of(Dataset), params=params)
 
 
 def show(project: str, name: str) -> Call[Dataset]:
@@ -34,10 +33,7 @@ def files(
     return Call(
         "GET",
         f"{_of(project, name)}/versions/{version}/files",
-        lambda answer: (
-            [DatasetFile.model_validate(i) for i in answer["items"]],
-            answer["next"],
-        ),
+        page_of(DatasetFile),
         params={"limit": 10_000, "cursor": cursor},
     )
 

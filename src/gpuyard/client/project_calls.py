@@ -1,5 +1,6 @@
 """Calls about projects and their members; see `calls`."""
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call
 from gpuyard.client.segments import segment
 from gpuyard.domain.projects import Project
@@ -7,11 +8,7 @@ from gpuyard.domain.projects import Project
 
 def projects() -> Call[list[Project]]:
     """The projects that you may see, by name."""
-    return Call(
-        "GET",
-        "/api/v1/projects",
-        lambda a: [Project.model_validate(i) for i in a["items"]],
-    )
+    return Call("GET", "/api/v1/projects", items_of(Project))
 
 
 def project(name: str) -> Call[Project]:

@@ -1,5 +1,6 @@
 """Calls about reservations; see `calls`."""
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, Json
 from gpuyard.client.local_timezone import local_timezone
 from gpuyard.client.segments import segment
@@ -20,9 +21,7 @@ def add(fields: Json) -> Call[Reservation]:
 def listing(*, ended: bool) -> Call[list[Reservation]]:
     """Those to come and those that hold now; with `ended`, all."""
     params = {"ended": "true"} if ended else {}
-    return Call(
-        "GET", _PATH, lambda answer: [_read(i) for i in answer["items"]], params=params
-    )
+    return Call("GET", _PATH, items_of(Reservation), params=params)
 
 
 def show(reference: str) -> Call[Reservation]:

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, Json
 from gpuyard.client.local_timezone import local_timezone
 from gpuyard.client.segments import segment
@@ -30,9 +31,7 @@ def create(job: Json, cron: str, options: Json) -> Call[Schedule]:
 
 def listing() -> Call[list[Schedule]]:
     """Every schedule, the oldest first."""
-    return Call(
-        "GET", _PATH, lambda a: [Schedule.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", _PATH, items_of(Schedule))
 
 
 def show(reference: str) -> Call[Schedule]:

@@ -1,5 +1,6 @@
 """Calls about users and their tokens; see `calls`."""
 
+from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, Json
 from gpuyard.client.segments import segment
 from gpuyard.domain.users import IssuedToken, Token, User, WhoAmI
@@ -17,9 +18,7 @@ def sign_in_link() -> Call[str]:
 
 def users() -> Call[list[User]]:
     """Every user, by name."""
-    return Call(
-        "GET", "/api/v1/users", lambda a: [User.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", "/api/v1/users", items_of(User))
 
 
 def add_user(name: str, fields: Json) -> Call[User]:
@@ -37,9 +36,7 @@ def update_user(name: str, changes: Json) -> Call[User]:
 
 def tokens() -> Call[list[Token]]:
     """The tokens that you may see, the oldest first."""
-    return Call(
-        "GET", "/api/v1/tokens", lambda a: [Token.model_validate(i) for i in a["items"]]
-    )
+    return Call("GET", "/api/v1/tokens", items_of(Token))
 
 
 def issue_token(fields: Json) -> Call[IssuedToken]:

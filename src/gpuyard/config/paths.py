@@ -158,6 +158,11 @@ class Home:
         return self.root / "logs"
 
     @property
+    def copied_logs(self) -> Path:
+        """Copies of the output of attempts in external queues."""
+        return self.logs / "attempts"
+
+    @property
     def audit_log(self) -> Path:
         """Who was admitted and refused, and who changed what; mode 0600."""
         return self.logs / "audit.log"

@@ -8,9 +8,9 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -21,7 +21,6 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gpuyard.config.addresses import HostAndPort, LoopbackAndPort, Network, UrlOfTools
 from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.git import GitSettings
@@ -29,95 +28,28 @@ from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.images import ImageSettings as ImageSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.ledger import BackupSettings, LedgerSettings
+from gpuyard.config.node import NodeSettings as NodeSettings
 from gpuyard.config.notify import NotifySettings as NotifySettings
 from gpuyard.config.paths import Home
 from gpuyard.config.pools import PoolName, PoolSettings, check_pools
-from gpuyard.config.rented import RentedSettings
 from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
-from gpuyard.config.sections import (
-    Gigabytes,
-    Megabytes,
-    Period,
-    Seconds,
-    SettingsSection,
-    absolute,
-    bucket_url,
-)
+from gpuyard.config.sections import Period, Seconds, SettingsSection
+from gpuyard.config.server import ServerSettings as ServerSettings
 from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sign_in import SignInSettings
+from gpuyard.config.storage import SecretSettings as SecretSettings
+from gpuyard.config.storage import StorageSettings as StorageSettings
+from gpuyard.config.storage import WorkspaceSettings as WorkspaceSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.end_notices import NoticeAddresses
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
-from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
-
-AccountName = Annotated[str, Field(min_length=1)]
-_SIMULATED = re.compile(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*")
-
-
-def _simulated(text: str | None) -> str | None:
-    if text is not None and not _SIMULATED.fullmatch(text):
-        raise ValueError(
-            f"{text!r} is not COUNTxGIGABYTES; write 5x24 for five GPUs of 24 GB"
-        )
-    return text
-
-
-class ServerSettings(SettingsSection):
-    """Where the server listens (port 0: a free port). It exits after `idle_exit_s`
-    without work (0: never). With `restart`, the keeper of its node starts it again when
-    it was killed.
-
-    `url` is the address for other servers and agents, if that is not the one where it
-    listens (behind a proxy with TLS). `hosts` are further names under which clients may
-    ask it (see the guide on the server's edge). A proxy in `trusted_proxies` says who
-    is behind it. `ca_file` holds the certificates by
-    which the servers at HTTPS addresses prove themselves to each other and to agents
-    (unset, those of the system), and `tls_name` the name in these, if it is not the
-    host.
-
-    At `agents_listen` (HOST:PORT) it listens for machines that join (see the guide).
-    At `tools_listen` it listens for browsers that open what jobs serve; each port of a
-    job is at a host name of its own below that of `tools_url` (unset, below
-    `localhost`).
-
-    `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
-    1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
-    may have `max_requests` at a time, and `max_new_connections` that have not shown the
-    token yet; there are at most `max_connections`. A request's head must arrive within
-    `slow_s`, and a body with 16 KB/s after as long. A user may send
-    `max_requests_per_s`, and those of twenty seconds at once (0: any number).
-
-    `logs/audit.log` is rotated at `audit_mb`; `audit_files` older ones are kept.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = Field(default=0, ge=0, le=65535)
-    url: str | None = None
-    ca_file: Path | None = None
-    tls_name: str | None = None
-    hosts: tuple[str, ...] = ()
-    trusted_proxies: tuple[Network, ...] = ()
-    agents_listen: HostAndPort | None = None
-    tools_listen: LoopbackAndPort | None = None
-    tools_url: UrlOfTools | None = None
-    idle_exit_s: Seconds = 1800.0
-    restart: bool = True
-    max_body_mb: Megabytes = 64.0
-    max_bodies_mb: Megabytes = 512.0
-    max_requests: int = Field(default=16_384, ge=1)
-    max_requests_per_s: int = Field(default=500, ge=0)
-    max_connections: int = Field(default=20_000, ge=1)
-    max_new_connections: int = Field(default=256, ge=1)
-    slow_s: Period = 10.0
-    audit_mb: Megabytes = 10.0
-    audit_files: int = Field(default=5, ge=1)
 
 
 class SchedulerSettings(SettingsSection):
@@ -138,64 +70,6 @@ class SchedulerSettings(SettingsSection):
     spot_attempts: int = Field(default=3, ge=0)
 
 
-class NodeSettings(SettingsSection):
-    """The local node. `max_processes` limits each job, against fork bombs; the newest
-    `keep_checkpoints` of each job are kept.
-
-    A job that names no memory may use all of the host but `reserve_memory_gb`; unset,
-    the reserve is 5 % of the host's memory, at least 1 GB and at most half.
-
-    Agent and server send a heartbeat every `heartbeat_s`; after five missing ones they
-    end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
-    `5x24` (five of 24 GB each).
-
-    Of an attempt, at most `artifact_files` artifacts of `artifacts_gb` together are
-    kept.
-
-    Copies of datasets may take `dataset_cache_gb` together, and environments of
-    packages `package_cache_gb`; then those that were not used for the longest time make
-    room for others.
-
-    The account of a job (see the guide on accounts) is the one that `accounts` names
-    for its project, else `run_as`; unset, the agent's own. With `run_as_submitter`, it
-    is that of the user who submitted it, if the server knows it (see the guide on the
-    shared workstation). `allow_system_accounts` may
-    be used although they are not a person's. The jobs' own folders are in
-    `accounts_folder`. `job_umask` is octal; with `no_new_privileges`, programs such as
-    `sudo` gain nothing.
-    """
-
-    max_log_gb: Gigabytes = 1.0
-    max_processes: int = Field(default=8192, ge=1)
-    reserve_memory_gb: Gigabytes | None = None
-    keep_checkpoints: int = Field(default=5, ge=1)
-    artifact_files: int = Field(default=1000, ge=1, le=100_000)
-    artifacts_gb: Gigabytes = 20.0
-    dataset_cache_gb: Gigabytes = 100.0
-    package_cache_gb: Gigabytes = 50.0
-    progress_s: Period = 0.5
-    usage_s: Period = 5.0
-    checkpoint_scan_s: Period = 0.5
-    discovery_s: Period = 5.0
-    heartbeat_s: Period = 2.0
-    simulate_gpus: Annotated[str | None, AfterValidator(_simulated)] = None
-    run_as: str | None = Field(default=None, min_length=1)
-    run_as_submitter: bool = False
-    accounts: dict[str, AccountName] = Field(default_factory=dict[str, AccountName])
-    allow_system_accounts: tuple[str, ...] = ()
-    accounts_folder: Annotated[Path, AfterValidator(absolute)] = Path(
-        "/var/lib/gpuyard"
-    )
-    job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
-    no_new_privileges: bool = False
-    rented: RentedSettings = RentedSettings()
-
-    @property
-    def has_accounts(self) -> bool:
-        """Whether jobs may run under other accounts than the agent's."""
-        return bool(self.run_as or self.accounts or self.run_as_submitter)
-
-
 class ResidencySettings(SettingsSection):
     """Resident models. `policy`: when they are loaded, and when they are unloaded for
     scripts (see the guide on models).
@@ -208,16 +82,6 @@ class ResidencySettings(SettingsSection):
     policy: Literal["cost", "threshold", "round_robin", "lru", "static"] = "cost"
     timeout_s: Seconds = 600.0
     silent_s: Seconds = 1200.0
-
-
-class StorageSettings(SettingsSection):
-    """Where checkpoints are stored: in the folder or bucket `url` (see the guide on
-    storage), by default `blobs` in the home. `options` are those of a bucket, such as
-    `region` and `endpoint`; its credentials come from the environment.
-    """
-
-    url: str | None = None
-    options: dict[str, str] = Field(default_factory=dict[str, str])
 
 
 class DefaultSettings(SettingsSection):
@@ -243,53 +107,6 @@ class SpoolSettings(SettingsSection):
     """
 
     path: Path | None = None
-
-
-class WorkspaceSettings(SettingsSection):
-    """`path`: where workspaces are (see the guide on workspaces); unset, in the home.
-    Several servers need a path that all of them share. `url`: the bucket that holds
-    them; then those below `path` are copies. `options`: as for the storage.
-
-    The workspaces of a project may take `quota_gb` together, or what `quotas_gb` says
-    of it; 0 for no limit. One that nobody has used for `remove_after_days` is removed
-    (0: never), `notice_days` after its users were warned. They are looked at every
-    `look_s`.
-    """
-
-    path: Annotated[Path | None, AfterValidator(absolute)] = None
-    url: Annotated[str | None, AfterValidator(bucket_url)] = None
-    options: dict[str, str] = Field(default_factory=dict[str, str])
-    quota_gb: float = Field(default=100.0, ge=0, le=1e9)
-    quotas_gb: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(
-        default_factory=dict[str, float]
-    )
-    remove_after_days: float = Field(default=30.0, ge=0, le=36500)
-    notice_days: float = Field(default=7.0, ge=0, le=36500)
-    look_s: Period = 600.0
-
-    def root(self, home: Home) -> Path:
-        """The folder of all workspaces."""
-        return self.path or home.workspaces
-
-
-class SecretSettings(SettingsSection):
-    """Where the values of jobs' secrets come from (see the guide on secrets): the store
-    in the folder `path` (unset, in the home; several servers need one that they share),
-    these variables of the server (`environment`), the files in `folder` (such as a
-    mounted Secret of Kubernetes), and `command`, in which `{name}` stands for the
-    secret. It gets `command_environment` in addition to what jobs get.
-    """
-
-    path: Annotated[Path | None, AfterValidator(absolute)] = None
-    environment: tuple[Annotated[str, AfterValidator(secret_name)], ...] = ()
-    folder: Annotated[Path | None, AfterValidator(absolute)] = None
-    command: tuple[str, ...] = ()
-    command_timeout_s: Period = 10.0
-    command_environment: tuple[str, ...] = ()
-
-    def root(self, home: Home) -> Path:
-        """The folder of the store."""
-        return self.path or home.secrets
 
 
 # A job finds its node's name where the section `node` would stand.

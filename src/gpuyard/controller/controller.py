@@ -21,6 +21,7 @@ from gpuyard.controller.deadlines import Deadlines
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.gpu_alarms import GpuAlarms
+from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
@@ -58,8 +59,6 @@ from gpuyard.providers.configured import (
 from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.dataset_store import DatasetStores
-from gpuyard.storage.place import open_remote_workspaces
-from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = [
     "Controller",
@@ -102,6 +101,54 @@ class Controller:
     workspaces. `wait_for_event(timeout_s)` returns after the next event or the timeout.
     """
 
+    core: Core
+    providers: Providers
+    extensions: list[Extension]
+
+    # People, and what they may do.
+    users: Users
+    projects: Projects
+    access: Access
+    sign_ins: SignIns
+
+    # What jobs bring along and what they read.
+    secrets: Secrets
+    submissions: Submissions
+    datasets: Datasets
+    workspaces: Workspaces
+    node_access: NodeAccess
+
+    # Jobs and their attempts.
+    requests: Requests
+    changes: JobChanges
+    schedules: Schedules
+    launching: Launching
+    reports: Reports
+    external_queues: ExternalQueues
+    streams: JobStreams
+
+    # What jobs leave.
+    logs: Logs
+    results: KeptResults
+    retention: Retention
+
+    # Providers, nodes and GPUs.
+    health: ProviderHealth
+    trust: TrustRecords
+    joined_nodes: JoinedNodes
+    rented_nodes: RentedNodes
+    pools: Pools
+    gpus: Gpus
+    gpu_alarms: GpuAlarms
+    disks: DiskAlarms
+    reservations: ReservationBook
+    unused_gpus: UnusedGpus
+
+    # Money.
+    budgets: Budgets
+    cloud_accounts: CloudAccounts
+    cloud_bills: CloudBills
+
     def __init__(
         self,
         ledger: Ledger,
@@ -112,113 +159,18 @@ class Controller:
         wait_for_event: Callable[[float], Awaitable[object]],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._make_providers = make_providers
         self.core = Core(ledger, settings, clock)
         self.providers = Providers()
-        folder = settings.secrets.root(home)
-        sources = SecretSources(folder, settings.secrets)
-        self.secrets = Secrets(sources, settings.sign_in.own_secrets)
-        stores = stores_of(ledger, home.root, clock)
-        accounts = Accounts.of(settings.node)
-        self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
-        self.node_access = NodeAccess(self.core, stores, blobs, home.root)
-        self.requests = Requests(
-            self.core, self.providers, self.secrets, self.submissions
-        )
-        self.changes = JobChanges(self.core)
-        self.streams = JobStreams(self.core, self.providers)
-        self.health = ProviderHealth(self.core)
-        observed_runs = ObservedRuns(home.observed_runs)
-        self.launching = Launching(
-            self.core,
-            self.providers,
-            self.health,
-            settings.workspaces.root(home),
-            self.secrets,
-            observed_runs,
-        )
-        self.disks = DiskAlarms(self.core, home)
-        self.gpu_alarms = GpuAlarms(self.core)
-        self.core.refuse_when_full = self.disks.refuse_when_full
-        self.reports = Reports(
-            self.core,
-            self.launching,
-            self.requests,
-            self.providers,
-            blobs,
-            self.disks,
-            self.gpu_alarms,
-            self.node_access,
-        )
-        self.gpus = self.requests.gpus
-        self.cloud_accounts = CloudAccounts(self.providers)
-        self.cloud_bills = CloudBills(self.core, self.providers, self.cloud_accounts)
-        self.trust = TrustRecords(self.core, self.launching, self.providers)
-        logs_folder = home.logs / "attempts"
-        copied_logs = CopiedLogs(
-            self.core,
-            self.reports,
-            self.providers,
-            blobs,
-            logs_folder,
-            self.secrets,
-            home.root,
-        )
-        self.retention = Retention(
-            self.core, self.providers, blobs, logs_folder, self.submissions
-        )
-        self.logs = Logs(self.core, self.providers, wait_for_event, copied_logs.path)
-        self.external_queues = ExternalQueues(
-            self.core,
-            self.launching,
-            self.requests,
-            self.providers,
-            copied_logs,
-            self.health,
-            observed_runs,
-        )
-        self.schedules = Schedules(self.core, self.requests)
-        workspaces = settings.workspaces
-        self.workspaces = Workspaces(
-            self.core,
-            workspaces.root(home),
-            workspaces,
-            open_remote_workspaces(home, workspaces),
-        )
-        self.core.check_workspaces = self.workspaces.check
-        if workspaces.url:
-            self.launching.bring_workspace = self.workspaces.bring
-            self.launching.after_end = self.workspaces.job_ended
-        self.users = Users(self.core)
-        self.submissions.mailbox_of = self._mailbox_of
-        self.projects = Projects(self.core, self.users)
-        self.access = Access(self.users, self.projects)
-        dataset_stores = DatasetStores(home.root, settings.storage)
-        self.datasets = Datasets(self.core, dataset_stores, self.access)
-        self.submissions.pinned = self.datasets.pinned
-        self.launching.dataset_mounts = self.datasets.mounts
-        self.node_access.datasets = self.datasets
-        self.sign_ins = SignIns(self.users)
-        self.results = KeptResults(self.core)
-        self.budgets = Budgets(self.core)
-        self.reservations = ReservationBook(self.core)
-        self.unused_gpus = UnusedGpus(self.core)
-        self.schedules.check_submits = self.access.check_user_submits
-        self.joined_nodes = JoinedNodes(
-            self.core, self.providers, self.launching, self.requests
-        )
-        self.rented_nodes = RentedNodes(
-            self.core,
-            self.joined_nodes,
-            self.launching,
-            self.reports,
-            self.providers,
-        )
-        self.pools = Pools(
-            self.core, self.providers, self.joined_nodes, copied_logs.path
-        )
-        leftovers = self.external_queues.leftovers
-        self.rented_nodes.other_owners += [self.pools.owns, leftovers.needs_machine]
-        self.extensions: list[Extension] = [
+        self._add_people()
+        self._add_inputs(blobs, home)
+        self._add_attempts(blobs, home)
+        self._add_external_queues(blobs, home)
+        self._add_history(blobs, home, wait_for_event)
+        self._add_nodes()
+        self._add_costs()
+        self._connect_parts()
+        self.extensions = [
             Deadlines(self.core),
             self.schedules,
             self.users,
@@ -229,7 +181,124 @@ class Controller:
             self.joined_nodes,
             self.pools,
         ]
-        self._make_providers = make_providers
+
+    def _add_people(self) -> None:
+        self.users = Users(self.core)
+        self.projects = Projects(self.core, self.users)
+        self.access = Access(self.users, self.projects)
+        self.sign_ins = SignIns(self.users)
+
+    def _add_inputs(self, blobs: Blobs, home: Home) -> None:
+        core = self.core
+        settings = core.settings
+        self.secrets = Secrets.of(settings, home)
+        stores = stores_of(core.ledger, home.root, core.clock)
+        accounts = Accounts.of(settings.node)
+        self.submissions = Submissions(
+            home, settings.jobs, stores, core.clock, accounts
+        )
+        dataset_stores = DatasetStores(home.root, settings.storage)
+        self.datasets = Datasets(core, dataset_stores, self.access)
+        self.workspaces = Workspaces(core, home)
+        self.node_access = NodeAccess(core, stores, blobs, home.root)
+
+    def _add_attempts(self, blobs: Blobs, home: Home) -> None:
+        core = self.core
+        self.requests = Requests(core, self.providers, self.secrets, self.submissions)
+        self.gpus = self.requests.gpus
+        self.changes = JobChanges(core)
+        self.schedules = Schedules(core, self.requests)
+        self.streams = JobStreams(core, self.providers)
+        self.health = ProviderHealth(core)
+        self._observed_runs = ObservedRuns(home.observed_runs)
+        self.launching = Launching(
+            core,
+            self.providers,
+            self.health,
+            core.settings.workspaces.root(home),
+            self.secrets,
+            self._observed_runs,
+        )
+        self.disks = DiskAlarms(core, home)
+        self.gpu_alarms = GpuAlarms(core)
+        self.reports = Reports(
+            core,
+            self.launching,
+            self.requests,
+            self.providers,
+            blobs,
+            self.disks,
+            self.gpu_alarms,
+            self.node_access,
+        )
+
+    def _add_external_queues(self, blobs: Blobs, home: Home) -> None:
+        self._copied_logs = CopiedLogs(
+            self.core,
+            self.reports,
+            self.providers,
+            blobs,
+            home.copied_logs,
+            self.secrets,
+            home.root,
+        )
+        self.external_queues = ExternalQueues(
+            self.core,
+            self.launching,
+            self.requests,
+            self.providers,
+            self._copied_logs,
+            self.health,
+            self._observed_runs,
+        )
+
+    def _add_history(
+        self,
+        blobs: Blobs,
+        home: Home,
+        wait_for_event: Callable[[float], Awaitable[object]],
+    ) -> None:
+        core = self.core
+        self.logs = Logs(core, self.providers, wait_for_event, self._copied_logs.path)
+        self.results = KeptResults(core)
+        self.retention = Retention(
+            core, self.providers, blobs, home.copied_logs, self.submissions
+        )
+
+    def _add_nodes(self) -> None:
+        core = self.core
+        self.trust = TrustRecords(core, self.launching, self.providers)
+        self.joined_nodes = JoinedNodes(
+            core, self.providers, self.launching, self.requests
+        )
+        self.rented_nodes = RentedNodes(
+            core, self.joined_nodes, self.launching, self.reports, self.providers
+        )
+        self.pools = Pools(
+            core, self.providers, self.joined_nodes, self._copied_logs.path
+        )
+        self.reservations = ReservationBook(core)
+        self.unused_gpus = UnusedGpus(core)
+
+    def _add_costs(self) -> None:
+        self.budgets = Budgets(self.core)
+        self.cloud_accounts = CloudAccounts(self.providers)
+        self.cloud_bills = CloudBills(self.core, self.providers, self.cloud_accounts)
+
+    def _connect_parts(self) -> None:
+        """Give parts what they need of others that are made after them."""
+        self.core.refuse_when_full = self.disks.refuse_when_full
+        self.core.check_workspaces = self.workspaces.check
+        self.submissions.mailbox_of = self._mailbox_of
+        self.submissions.pinned = self.datasets.pinned
+        self.schedules.check_submits = self.access.check_user_submits
+        self.node_access.datasets = self.datasets
+        self.launching.dataset_mounts = self.datasets.mounts
+        if self.core.settings.workspaces.url:
+            self.launching.bring_workspace = self.workspaces.bring
+            self.launching.after_end = self.workspaces.job_ended
+        leftovers = self.external_queues.leftovers
+        self.rented_nodes.other_owners += [self.pools.owns, leftovers.needs_machine]
 
     async def start(self, epoch: int | None = None) -> None:
         """Read the ledger, then start the providers. A server that has not called this

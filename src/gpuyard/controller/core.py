@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from gpuyard.billing.meter import SHARE, Price, list_price
-from gpuyard.config.settings import Settings
+from gpuyard.config.settings import SchedulerSettings, Settings
 from gpuyard.controller import transitions
 from gpuyard.controller.gpu_kind import gpu_kind
 from gpuyard.controller.intake import PreparedJob
@@ -66,6 +66,18 @@ Listener = Callable[[int, Sequence[Event]], None]
 CheckWorkspaces = Callable[[Iterable[str]], Awaitable[None]]
 
 
+def _policy_of(settings: SchedulerSettings) -> Policy:
+    return Policy(
+        order=QueueOrder(settings.policy),
+        ageing_s=settings.ageing_s,
+        retry_base_s=settings.retry_base_s,
+        retry_max_s=settings.retry_max_s,
+        reservation_notice_s=settings.reservation_notice,
+        strategy=Strategy(settings.strategy),
+        spot_attempts=settings.spot_attempts,
+    )
+
+
 class Core:
     """The view and its ledger.
 
@@ -86,15 +98,7 @@ class Core:
         boot_times = settings.resource_manager.boot_times
         self.scripts = Scripts(settings.scripts, boot_times)
         self.images = settings.images.read()
-        self.policy = Policy(
-            order=QueueOrder(settings.scheduler.policy),
-            ageing_s=settings.scheduler.ageing_s,
-            retry_base_s=settings.scheduler.retry_base_s,
-            retry_max_s=settings.scheduler.retry_max_s,
-            reservation_notice_s=settings.scheduler.reservation_notice,
-            strategy=Strategy(settings.scheduler.strategy),
-            spot_attempts=settings.scheduler.spot_attempts,
-        )
+        self.policy = _policy_of(settings.scheduler)
         self.ledger = ledger
         self.queries = ledger.queries
         self.writer = ledger.writer(self._publish, self._commit_failed)

@@ -53,9 +53,9 @@ class Gpus:
             for device in self._core.view.devices.values()
             if device.node_id is not None
         ]
-        found = [d for d in devices if reference in (d.uuid, str(d.index))]
+        found = [gpu for gpu in devices if reference in (gpu.uuid, str(gpu.index))]
         if not found and len(reference) > 3:
-            found = [d for d in devices if d.uuid.startswith(reference)]
+            found = [gpu for gpu in devices if gpu.uuid.startswith(reference)]
         if not found:
             some = [f"{device.index} ({device.uuid})" for device in devices[:8]]
             names = ", ".join(some) or "none"

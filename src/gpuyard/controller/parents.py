@@ -37,6 +37,10 @@ def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
         if job.references:
             _set_parents(job, known)
     refuse_too_many(sum(len(job.parents) for job in jobs))
+    _refuse_cycles(jobs)
+
+
+def _refuse_cycles(jobs: Sequence[PreparedJob]) -> None:
     try:
         TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
     except CycleError as error:

@@ -258,12 +258,16 @@ class Pools:
             self._end(row, why)
         elif machine and machine.began_at and row.began_at is None:
             self.book.change(row.id, began_at=machine.began_at)
-        elif row.state is PoolStage.BOOTING and (node_id := self._codes.node_of(row)):
-            if self._core.view.node(node_id).state != "online":
-                return
-            state = PoolStage.JOINED
-            self.book.change(row.id, state=state, node_id=node_id, joined_at=now)
-            pool.came(now - (row.began_at or row.asked_at))
+        elif row.state is PoolStage.BOOTING:
+            self._note_joined(pool, row, now)
+
+    def _note_joined(self, pool: LivePool, row: PoolRow, now: float) -> None:
+        """Note a machine that has joined since, once its agent is connected."""
+        node_id = self._codes.node_of(row)
+        if not node_id or self._core.view.node(node_id).state != "online":
+            return
+        self.book.change(row.id, state=PoolStage.JOINED, node_id=node_id, joined_at=now)
+        pool.came(now - (row.began_at or row.asked_at))
 
     def _plan(self, pool: LivePool, served: set[Shape], now: float) -> None:
         """Ask for nodes, drain and end them, as the pool needs now."""

@@ -16,10 +16,7 @@ from gpuyard.controller.cpu_watch import CpuWatch
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.gangs import (
     Gangs,
-    has_ended_on,
-    is_gang,
     is_share_on,
-    share_on,
 )
 from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.gpu_changes import gpu_changes, is_news
@@ -29,30 +26,25 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.metric_points import MetricPoints
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.node_claims import NodeClaims
+from gpuyard.controller.reconciliation import Reconciliation
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.run_watch import RunWatch
-from gpuyard.controller.silent_nodes import SilentNodes, agent_answers
+from gpuyard.controller.silent_nodes import SilentNodes
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.errors import (
     GpuyardError,
-    LedgerError,
-    ProviderError,
     RefusedError,
 )
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.reasons import Reason
-from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.domain.states import JobState
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.nodes import REMOVED
 from gpuyard.storage.blobs import Blobs
 
-_FORGOTTEN = (
-    "no longer knows this attempt; it was rebooted, or its agent's folder removed"
-)
-_NEVER_SENT = "was not connected while the others started this attempt"
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
 
@@ -79,6 +71,9 @@ class Reports:
         self._requests = requests
         self._providers = providers
         self._gangs = Gangs(core)
+        self._reconciliation = Reconciliation(
+            core, launching, requests, providers, self._gangs, self._share_ended
+        )
         self._claims = NodeClaims(core)
         self.checkpoints = Checkpoints(core, blobs)
         self.artifacts = Artifacts(core, blobs, access)
@@ -87,10 +82,10 @@ class Reports:
         self._run_watch = RunWatch(core)
         self._points = MetricPoints(core)
         self._interruptions = Interruptions(core)
-        self.silent_nodes = SilentNodes(core, self._agent_attempts, self._end_silent)
+        self.silent_nodes = SilentNodes(
+            core, self._reconciliation.agent_attempts, self._end_silent
+        )
         self.on_progress: ProgressListener | None = None
-        # The newest Hello of each node that is connected.
-        self._hellos: dict[str, wire.Hello] = {}
 
     # --- nodes ---
 
@@ -105,7 +100,7 @@ class Reports:
         self._requests.capacity.node_joined()
         self.silent_nodes.heard(hello.node_id)
         hello = self._claims.believable(hello)
-        self._hellos[hello.node_id] = hello
+        self._reconciliation.connected(hello)
         row: dict[str, Any] = {
             "name": hello.name,
             "provider": provider,
@@ -126,7 +121,7 @@ class Reports:
         core.emit([Event(EventKind.NODE_CHANGED, now, changes, None, info)])
         self._note_attempts(hello)
         await core.committed()
-        core.spawn(self._reconcile(provider, hello), "reconcile")
+        core.spawn(self._reconciliation.reconcile(provider, hello), "reconcile")
         return wire.Welcome(core.epoch)
 
     def believable(self, attempt: LiveAttempt, end: wire.Ended) -> wire.Ended:
@@ -155,150 +150,6 @@ class Reports:
             if job.state is JobState.UNKNOWN:
                 core.emit([transitions.node_back(job, core.clock())])
 
-    async def _reconcile(self, provider_name: str, hello: wire.Hello) -> None:
-        """After Welcome: end the attempts that the node has lost, send those that it
-        never got, and stop those that should have ended.
-        """
-        core = self._core
-        on_node = {held.attempt_id: held for held in hello.attempts}
-        # All lists are made before the first await: later, attempts start and end.
-        known = self._agent_attempts(hello.node_id)
-        shares = {attempt.id: share_on(attempt, hello.node_id) for attempt in known}
-        missing = [attempt for attempt in known if shares[attempt.id] not in on_node]
-        unsent = [
-            attempt.id
-            for attempt in missing
-            if attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
-        ]
-        # When the other nodes of these said Hello, this one was perhaps not connected,
-        # and then no share was sent.
-        half_sent = [
-            attempt.id
-            for attempt in known
-            if is_gang(attempt)
-            and attempt not in missing
-            and attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
-        ]
-        # An attempt that has not started may still arrive: its Start may be under way
-        # on this connection. The Stop that follows it ends it in both cases.
-        to_stop = [
-            attempt
-            for attempt in known
-            if attempt.state is AttemptState.ENDING
-            and (shares[attempt.id] in on_node or attempt.started_at is None)
-        ]
-        lost = [
-            attempt
-            for attempt in missing
-            if attempt.id not in unsent and attempt not in to_stop
-        ]
-        ended = [key for key in on_node if not self._is_live(key)]
-        await self._launching.launch([*unsent, *half_sent])
-        # A commit that fails undoes ends and cancels. The agents will say Hello again.
-        try:
-            await core.committed()
-            await self._stop_all(to_stop)
-            await core.committed()
-        except LedgerError:
-            return
-        ended = [key for key in ended if not self._is_live(key)]
-        try:
-            await self._stop_and_forget(provider_name, hello, ended)
-            await self._end_lost(provider_name, hello, lost)
-            await self._end_unsent_shares(provider_name, hello, unsent)
-        except ProviderError:
-            return  # the connection broke: the next Hello starts this again
-        core.schedule()
-
-    def _is_live(self, share: str) -> bool:
-        return attempt_and_rank(share)[0] in self._core.view.attempts
-
-    async def _stop_all(self, attempts: Sequence[LiveAttempt]) -> None:
-        """Stop those of these attempts that have not ended meanwhile."""
-        for attempt in attempts:
-            if attempt.id in self._core.view.attempts:
-                await self._requests.stop(attempt, self._requests.why_ending(attempt))
-
-    def _agent_attempts(self, node_id: str) -> list[LiveAttempt]:
-        """The attempts that the agent of the node runs; not the containers there, which
-        belong to an external queue, nor those whose share there has ended.
-        """
-        return [
-            attempt
-            for attempt in self._core.view.attempts_on(node_id)
-            if self._providers.node_provider(attempt.provider) is not None
-            and not has_ended_on(attempt, node_id)
-        ]
-
-    async def _stop_and_forget(
-        self, provider_name: str, hello: wire.Hello, ended: Sequence[str]
-    ) -> None:
-        """Let the node stop and forget attempts that have ended in the ledger."""
-        provider = self._providers.node_provider(provider_name)
-        if not ended or provider is None:
-            return
-        running = {held.attempt_id for held in hello.attempts if held.state != "ended"}
-        for attempt_id in ended:
-            if attempt_id in running:
-                await provider.stop_attempt(
-                    hello.node_id, attempt_id, Reason.SUPERSEDED, checkpoint=False
-                )
-        await provider.forget(hello.node_id, ended)
-
-    async def _end_lost(
-        self, provider_name: str, hello: wire.Hello, lost: Sequence[LiveAttempt]
-    ) -> None:
-        """End these attempts, which the node no longer has, once its agent has
-        answered: a Hello may come late, on a connection that its agent has given up, or
-        that of an agent that was killed. What it does not name may run.
-        """
-        provider = self._providers.node_provider(provider_name)
-        node_id = hello.node_id
-        if not lost or provider is None:
-            return
-        share = share_on(lost[0], node_id)
-        has_answered = False
-        while not has_answered and self._hellos.get(node_id) is hello:
-            has_answered = await agent_answers(provider, node_id, share)
-        if self._hellos.get(node_id) is not hello:
-            return  # that agent has said more since, or has gone
-        ids = {attempt.id for attempt in lost}
-        # Memory may have been read again, and attempts may have ended.
-        for attempt in self._agent_attempts(node_id):
-            if attempt.id in ids:
-                self._attempt_missing(attempt, hello, _FORGOTTEN)
-
-    async def _end_unsent_shares(
-        self, provider_name: str, hello: wire.Hello, attempt_ids: Sequence[str]
-    ) -> None:
-        """End those of these attempts that another node has started, while this one
-        never got its share: an attempt that runs is not sent again. ProviderError.
-        """
-        provider = self._providers.node_provider(provider_name)
-        attempts = self._core.view.attempts
-        for attempt_id in attempt_ids:
-            attempt = attempts.get(attempt_id)
-            if provider is None or attempt is None or not is_gang(attempt):
-                continue
-            share = share_on(attempt, hello.node_id)
-            if await provider.has_attempt(hello.node_id, share):
-                continue
-            attempt = attempts.get(attempt_id)
-            if attempt and attempt.state is AttemptState.RUNNING:
-                self._attempt_missing(attempt, hello, _NEVER_SENT)
-
-    def _attempt_missing(
-        self, attempt: LiveAttempt, hello: wire.Hello, why: str
-    ) -> None:
-        """Record the loss of an attempt that the node does not have."""
-        is_ending = attempt.state is AttemptState.ENDING
-        stopped = self._requests.why_ending(attempt) if is_ending else ""
-        message = f"node {hello.name} {why}"
-        lost = self._gangs.lost_share(
-            attempt, hello.node_id, Reason.ATTEMPT_LOST, message, stopped
-        )
-        self._share_ended(attempt, lost)
-
     # --- silent nodes ---
 
     async def node_left(self, node_id: str) -> None:
@@ -308,7 +159,7 @@ class Reports:
         still running.
         """
         core = self._core
-        self._hellos.pop(node_id, None)
+        self._reconciliation.disconnected(node_id)
         known = core.view.nodes.get(node_id)
         if known is None or known.state == REMOVED:
             # The commit of its joining failed. This change alone would make an
@@ -403,8 +254,12 @@ class Reports:
             end = self._claims.ended(attempt, body)
             self._share_ended(attempt, self._gangs.note_end(attempt, rank, end))
             return attempt.provider
-        if rank:
-            return None  # the first share speaks for all
+        if rank == 0:  # the first share speaks for all
+            self._apply_news(attempt, body)
+        return None
+
+    def _apply_news(self, attempt: LiveAttempt, body: Any) -> None:
+        """Apply a report of a live attempt that is not its end."""
         match body:
             case wire.Started():
                 self._attempt_started(attempt, self._claims.started(attempt, body))
@@ -418,7 +273,6 @@ class Reports:
                 self.artifacts.reported(attempt, body)
             case _:
                 pass
-        return None
 
     def _checkpoint_saved(
         self, attempt: LiveAttempt, body: wire.CheckpointSaved

@@ -5,6 +5,8 @@ hidden in the output and the messages of an attempt.
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import Settings
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.masking import Mask
@@ -41,6 +43,12 @@ class Secrets:
         self.sources = sources
         self._reserved = reserved
         self._masks: dict[str, Mask] = {}
+
+    @classmethod
+    def of(cls, settings: Settings, home: Home) -> "Secrets":
+        """Those of the sources that the settings name."""
+        sources = SecretSources(settings.secrets.root(home), settings.secrets)
+        return cls(sources, settings.sign_in.own_secrets)
 
     def listing(self) -> list[SecretFacts]:
         """The secrets whose names are known, by name, the shared one first."""

@@ -8,12 +8,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import structlog
 
-from gpuyard.config.settings import WorkspaceSettings
+from gpuyard.config.paths import Home
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn_jobs
 from gpuyard.domain.errors import RefusedError
@@ -21,7 +20,7 @@ from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.units import format_gb
 from gpuyard.domain.workspaces import workspace_key, workspace_names
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.storage.place import in_background
+from gpuyard.storage.place import in_background, open_remote_workspaces
 from gpuyard.storage.workspace_use import (
     Use,
     note_use,
@@ -42,22 +41,18 @@ log = structlog.get_logger(__name__)
 
 
 class Workspaces:
-    """Looks after the workspaces below `root`, and those in a bucket."""
+    """Looks after the workspaces of the settings. If those are in a bucket, what this
+    host has are copies.
+    """
 
-    def __init__(
-        self,
-        core: Core,
-        root: Path,
-        settings: WorkspaceSettings,
-        remote: RemoteWorkspaces | None = None,
-    ) -> None:
-        """`remote`: the bucket that holds them; then those below `root` are copies."""
+    def __init__(self, core: Core, home: Home) -> None:
+        settings = core.settings.workspaces
         self._core = core
-        self._remote = remote
+        self._settings = settings
+        self._root = settings.root(home)
+        self._remote = open_remote_workspaces(home, settings)
         # Keys of those that are being sent, and whether they have changed again.
         self._sending: dict[str, bool] = {}
-        self._root = root
-        self._settings = settings
         # By project, as they were found last: bytes in all of its workspaces.
         self._sizes: dict[str, int] = {}
         self._measure_again_at = 0.0  # of the monotonic clock

@@ -130,6 +130,7 @@ def _read_gpu(
 ) -> GpuReading | LostGpu:
     """Read the GPU or MIG instance `handle`, which is on the GPU `physical`."""
     uuid = pynvml.nvmlDeviceGetUUID(handle)
+    is_mig = handle is not physical
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         capability = _value(pynvml.nvmlDeviceGetCudaComputeCapability, physical)
@@ -140,7 +141,9 @@ def _read_gpu(
         remapped = _value(pynvml.nvmlDeviceGetRemappedRows, physical)
         _, _, pending, failed = remapped or (0, 0, 0, 0)
         # The newer name of this function is not in older drivers.
-        slowed_by = _value(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, physical)
+        slowed_by = (
+            _value(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, physical) or 0
+        )
         return GpuReading(
             uuid=uuid,
             index=index,
@@ -155,18 +158,16 @@ def _read_gpu(
             utilization=None if usage is None else usage.gpu / 100,
             power_w=None if milliwatts is None else milliwatts / 1000,
             processes=_processes(handle),
-            mig=handle is not physical,
-            parent="" if handle is physical else pynvml.nvmlDeviceGetUUID(physical),
+            mig=is_mig,
+            parent=pynvml.nvmlDeviceGetUUID(physical) if is_mig else "",
             instance=(
-                None
-                if handle is physical
-                else _value(pynvml.nvmlDeviceGetGpuInstanceId, handle)
+                _value(pynvml.nvmlDeviceGetGpuInstanceId, handle) if is_mig else None
             ),
             minor=_value(pynvml.nvmlDeviceGetMinorNumber, physical),
             compute_instance=(
-                None
-                if handle is physical
-                else _value(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+                _value(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+                if is_mig
+                else None
             ),
             ecc_uncorrected=_value(
                 pynvml.nvmlDeviceGetTotalEccErrors, physical, ecc, volatile
@@ -179,10 +180,8 @@ def _read_gpu(
                 physical,
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
             ),
-            power_limited=bool(
-                (slowed_by or 0) & pynvml.nvmlClocksThrottleReasonSwPowerCap
-            ),
-            hardware_slowed=bool((slowed_by or 0) & _HARDWARE_REASONS),
+            power_limited=bool(slowed_by & pynvml.nvmlClocksThrottleReasonSwPowerCap),
+            hardware_slowed=bool(slowed_by & _HARDWARE_REASONS),
         )
     except pynvml.NVMLError as error:
         return LostGpu(uuid, index, str(error))

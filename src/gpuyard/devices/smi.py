@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 
 from gpuyard.config.private_environment import public_environment
@@ -112,43 +113,40 @@ def _parse_line(line: str) -> GpuReading | LostGpu | None:
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(QUERY) or not values[0].startswith("GPU-"):
         return LostGpu(None, None, line) if _LOST_LINE.search(line) else None
-    (
-        uuid,
-        index,
-        name,
-        total,
-        free,
-        capability,
-        driver,
-        temperature,
-        utilization,
-        power,
-    ) = values
-    number = _number(index)
-    total_mb = _number(total)
-    free_mb = _number(free)
-    if number is None or total_mb is None or free_mb is None:
-        reason = next(value for value in (index, total, free) if _number(value) is None)
-        return LostGpu(
-            uuid,
-            None if number is None else int(number),
-            f"nvidia-smi shows {reason} for it",
-        )
-    degrees = _number(temperature)
-    percent = _number(utilization)
+    row: dict[str, str] = dict(zip(QUERY, values, strict=True))
+    index = _number(row["index"])
+    total_mb = _number(row["memory.total"])
+    free_mb = _number(row["memory.free"])
+    if index is None or total_mb is None or free_mb is None:
+        return _unreadable(row)
+    degrees = _number(row["temperature.gpu"])
+    percent = _number(row["utilization.gpu"])
+    capability = row["compute_cap"]
     return GpuReading(
-        uuid=uuid,
-        index=int(number),
-        name=name,
+        uuid=row["uuid"],
+        index=int(index),
+        name=row["name"],
         memory_total_mb=int(total_mb),
         memory_free_mb=int(free_mb),
-        compute_capability=capability if _number(capability) is not None else "",
-        driver_version=driver,
+        compute_capability="" if _number(capability) is None else capability,
+        driver_version=row["driver_version"],
         temperature_c=None if degrees is None else int(degrees),
         utilization=None if percent is None else percent / 100,
-        power_w=_number(power),
+        power_w=_number(row["power.draw"]),
         processes=(),
         mig=False,
+    )
+
+
+def _unreadable(row: Mapping[str, str]) -> LostGpu:
+    """A GPU of whose index and memory something is not known."""
+    index = _number(row["index"])
+    needed = (row["index"], row["memory.total"], row["memory.free"])
+    shown = next(value for value in needed if _number(value) is None)
+    return LostGpu(
+        row["uuid"],
+        None if index is None else int(index),
+        f"nvidia-smi shows {shown} for it",
     )
 
 

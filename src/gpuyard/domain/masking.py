@@ -14,11 +14,10 @@ class Mask:
 
     def __init__(self, values: Iterable[str]) -> None:
         lines = {line for value in values for line in (value, *value.splitlines())}
-        self._values = sorted(
-            (line.encode() for line in lines if len(line.encode()) >= _SHORTEST),
-            key=len,
-            reverse=True,
-        )
+        encoded = [line.encode() for line in lines]
+        hidden = [line for line in encoded if len(line) >= _SHORTEST]
+        # The longest first, so that no value is masked in part.
+        self._values = sorted(hidden, key=len, reverse=True)
         alternatives = b"|".join(re.escape(value) for value in self._values)
         self._pattern = re.compile(alternatives) if self._values else None
 

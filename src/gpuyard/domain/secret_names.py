@@ -26,6 +26,7 @@ _BARE = re.compile(
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)"
     r"(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 )
+_OPENING_QUOTE = re.compile(r"[A-Za-z]{0,2}['\"]")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -83,6 +84,9 @@ def _masked(match: re.Match[str]) -> str:
     (name, between, value) = match.groups()
     if not looks_like_key(name.replace("-", "_")):
         return match[0]
-    first = re.match(r"[A-Za-z]{0,2}['\"]", value)
-    last = value[-1] if first and len(value) > 1 and value[-1] in "'\"" else ""
-    return f"{name}{between}{first[0] if first else ''}{MASK}{last}"
+    opening = _OPENING_QUOTE.match(value)
+    if opening is None:
+        return f"{name}{between}{MASK}"
+    is_closed = len(value) > 1 and value[-1] in "'\""
+    closing = value[-1] if is_closed else ""
+    return f"{name}{between}{opening[0]}{MASK}{closing}"

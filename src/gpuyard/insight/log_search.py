@@ -111,16 +111,20 @@ class _Search:
 
     def _range(self) -> tuple[int, int]:
         """The bytes that may have lines of the query."""
-        begin = max(self._query.begin, self._log.start())
-        end = self._size if self._query.end is None else self._query.end
-        if self._query.since is not None:
-            since = self._times.first_since(self._query.since)
+        query = self._query
+        begin = max(query.begin, self._log.start())
+        if query.since is not None:
+            since = self._times.first_since(query.since)
             begin = self._size if since is None else max(begin, since)
-        if self._query.until is not None:
-            until = self._times.end_until(self._query.until)
-            end = end if until is None else min(end, until)
+        end = self._size if query.end is None else query.end
+        if query.until is not None:
+            until = self._times.end_until(query.until)
+            if until is not None:
+                end = min(end, until)
         end = min(max(begin, end), self._size)
-        return begin, self._line_start(end) if end < self._size else end
+        if end < self._size:
+            end = self._line_start(end)
+        return begin, end
 
     # --- pages ---
 

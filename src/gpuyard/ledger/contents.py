@@ -72,15 +72,16 @@ class LedgerContents:
 
     def _keep(self, digests: Sequence[str]) -> set[str]:
         now = self._clock()
-        chosen = (contents.c.kind == self._kind, contents.c.digest.in_(digests))
+        digest = contents.c.digest
+        chosen = (contents.c.kind == self._kind, digest.in_(digests))
         old = (*chosen, contents.c.stored_at < now - _NOTED_S)
-        locked = sa.select(contents.c.digest).where(*old).order_by(contents.c.digest)
-        noted = sa.update(contents).where(*old).values(stored_at=now)
-        complete = sa.select(contents.c.digest).where(*chosen, contents.c.complete)
+        lock_old = sa.select(digest).where(*old).order_by(digest).with_for_update()
+        note_use = sa.update(contents).where(*old).values(stored_at=now)
+        find_complete = sa.select(digest).where(*chosen, contents.c.complete)
         with as_ledger_errors(self._engine), self._engine.begin() as tx:
-            if tx.execute(locked.with_for_update()).first():
-                tx.execute(noted)
-            return set(tx.execute(complete).scalars())
+            if tx.execute(lock_old).first():
+                tx.execute(note_use)
+            return set(tx.execute(find_complete).scalars())
 
     def put(self, contents: Iterable[bytes]) -> list[str]:
         """See Contents. In memory are a few parts, or one larger content."""

@@ -22,19 +22,18 @@ class ResultLimits:
 
 def keep(tx: sa.Connection, row: Mapping[str, Any], limits: ResultLimits) -> None:
     """Write a row in place of the one with its kind and id. Ids sort by age."""
-    kind = row["kind"]
-    is_same = sa.and_(results.c.kind == kind, results.c.id == row["id"])
-    tx.execute(sa.delete(results).where(is_same))
+    result_id = results.c.id
+    of_kind = results.c.kind == row["kind"]
+    tx.execute(sa.delete(results).where(of_kind, result_id == row["id"]))
     tx.execute(sa.insert(results).values(**row))
-    of_kind = results.c.kind == kind
-    last = _last_kept(tx, of_kind, limits.results)
-    if last is not None:
-        tx.execute(sa.delete(results).where(of_kind, results.c.id < last))
-    has_file = sa.and_(of_kind, results.c.file.is_not(None))
-    last = _last_kept(tx, has_file, limits.files)
-    if last is not None:
-        too_old = sa.and_(has_file, results.c.id < last)
-        tx.execute(sa.update(results).where(too_old).values(file=None))
+    oldest = _last_kept(tx, of_kind, limits.results)
+    if oldest is not None:
+        tx.execute(sa.delete(results).where(of_kind, result_id < oldest))
+    with_file = sa.and_(of_kind, results.c.file.is_not(None))
+    oldest = _last_kept(tx, with_file, limits.files)
+    if oldest is not None:
+        outdated = sa.update(results).where(with_file, result_id < oldest)
+        tx.execute(outdated.values(file=None))
 
 
 def _last_kept(

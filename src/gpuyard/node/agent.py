@@ -25,14 +25,11 @@ import structlog
 import uvloop
 
 from gpuyard import __version__
-from gpuyard.config.accounts import Accounts, job_folder
 from gpuyard.config.gil import shorten_gil_interval
-from gpuyard.config.joined import read_membership
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, Settings, load_settings
-from gpuyard.devices.host import HostReading, read_host
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
@@ -40,18 +37,12 @@ from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import (
     RefusalNote,
     lock_agent,
-    node_id,
 )
 from gpuyard.node.attempts import AttemptParts, NodeAttempts
-from gpuyard.node.dataset_copies import (
-    FetchedParts,
-    NodeDatasets,
-    dataset_cache,
-)
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
-from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
+from gpuyard.node.job_supplies import JobSupplies
 from gpuyard.node.journal import AttemptJournal, own_keeper
 from gpuyard.node.launcher import GroupPool, remove_empty
 from gpuyard.node.link import (
@@ -61,26 +52,23 @@ from gpuyard.node.link import (
     ServerAddress,
     longer_pause_s,
     open_link,
+    read_message,
     server_addresses,
 )
-from gpuyard.node.linked_blobs import BlobLink
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox
-from gpuyard.node.package_environments import package_environments
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts
 from gpuyard.node.server_contact import ServerContact
 from gpuyard.node.spot_watch import SpotWatch
 from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
+from gpuyard.node.this_node import ThisNode
 from gpuyard.node.watch import AgentContext
 from gpuyard.node.worker_door import worker_door
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.contents import stores_of_node
-from gpuyard.storage.dataset_copies import ReadPart, StoredParts
 from gpuyard.storage.dataset_store import DatasetStores
-from gpuyard.storage.package_lists import PackageLists
 from gpuyard.storage.place import open_store
 
 # A machine that was removed stays so, and need not ask often.
@@ -100,102 +88,116 @@ class Agent:
         dataset_stores: DatasetStores | None = None,
     ) -> None:
         self._home = home
-        self._settings = settings
-        name = node_id(home.node / "id")
-        is_joined = read_membership(home) is not None
-        accounts = Accounts.of(settings)
-        jobs = job_folder(settings.accounts_folder, name) if accounts else None
-        self.journal = AttemptJournal(home.node / "attempts", jobs)
         self._blobs = blobs
+        self._node = ThisNode.of(home, settings)
+        self.journal = AttemptJournal(home.node / "attempts", self._node.job_folder)
         self._outbox = Outbox()
-        self._host: HostReading = read_host()
-        health = GpuHealth(home.node / "quarantine.json", self._host.boot_id)
-        self._gpus = GpuWatch(
-            discovery_of(settings, name[-8:] if is_joined else ""),
-            settings.discovery_s,
-            health,
-            self._outbox.put,
-            lambda reasons: self.attempts.stop_on_failed_gpus(reasons),
-            lambda uuid, message: self.attempts.remark_on_gpu(uuid, message),
-        )
-        self._accounts = None
-        if accounts:
-            self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
-        self._groups = GroupPool(name, settings.max_processes)
+        self._gpus = self._watched_gpus()
+        self._accounts = self._job_accounts()
+
+        # What attempts get.
+        self._groups = GroupPool(self._node.id, settings.max_processes)
         self._prefetched = PrefetchQueue()
-        self._blob_link = BlobLink(lambda: self._server) if is_joined else None
-        fetching = Fetching(
-            home.root, self.journal, lambda: self._server, accounts, is_joined=is_joined
-        )
-        self._fetched_parts = FetchedParts(fetching)
-        read_part: ReadPart = self._fetched_parts
-        if dataset_stores and not is_joined:
-            read_part = StoredParts(dataset_stores)
-        cache = dataset_cache(
-            home, settings, name, lambda: self.attempts.datasets_in_use()
-        )
-        datasets = NodeDatasets(cache, read_part)
-        context = AgentContext(
+        self._supplies = JobSupplies.of(
+            self._node,
             self.journal,
-            self._blobs,
-            settings,
-            self._host.hostname,
-            self._outbox.put,
-            lambda: self._gpus.current,
-            self._prefetched.pop_next,
-            lambda start: self.attempts.begin(start),
-            own_keeper() or None,
-            home.root,
-            self._gpus.until_clear,
-            workspaces,
-            self._accounts,
-            default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
-            fetching,
-            runs_others=lambda: self.attempts.are_several(),
-            blob_link=self._blob_link,
-            datasets=datasets,
-            packages=package_environments(
-                home,
-                settings,
-                name,
-                PackageLists(stores_of_node(home.root)).get,
-                lambda: self.attempts.packages_in_use(),
-            ),
+            self._linked_server,
+            dataset_stores,
+            datasets_in_use=lambda: self.attempts.datasets_in_use(),
+            packages_in_use=lambda: self.attempts.packages_in_use(),
         )
         self._worker_door = None
-        if is_joined:
-            self._worker_door = worker_door(home, settings, lambda: self._server)
-        self._node_id = name
-        parts = AttemptParts(
-            self.journal,
-            context,
-            self._groups,
-            self._prefetched,
-            self._host.boot_id,
-            self._spawn,
-        )
-        self._context = context
-        self.attempts: NodeAttempts = NodeAttempts(parts)
+        if self._node.is_joined:
+            self._worker_door = worker_door(home, settings, self._linked_server)
+        self._context = self._attempt_context(workspaces)
+        self.attempts = self._node_attempts()
         self._streams = StreamDoor(self.attempts.by_id)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._log_watch = LogWatch()
+
+        # The link. `_server` is the one that has welcomed this agent on it.
+        self._server: ServerAddress | None = None
         self._epoch = 0
-        self._server: ServerAddress | None = None  # while there is a link
-        self._sign_of_life = home.node / "pulse"
+        self._process = secrets.token_hex(8)
         self._contact = ServerContact(
             home.node / "heard", settings.rented.heartbeat_file
         )
-        self._leaving = asyncio.Event()
-        self._process = secrets.token_hex(8)
         self._refusal = RefusalNote(home.node / "refused")
         self._is_removed = False
-        self._log_watch = LogWatch()
+
+        # The life of this process.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sign_of_life = home.node / "pulse"
+        self._leaving = asyncio.Event()
+
+    # --- its parts, some of which use `attempts`, but only while attempts run ---
+
+    def _watched_gpus(self) -> GpuWatch:
+        node = self._node
+        health = GpuHealth(self._home.node / "quarantine.json", node.host.boot_id)
+        return GpuWatch(
+            discovery_of(node.settings, node.name_in_gpus),
+            node.settings.discovery_s,
+            health,
+            self._outbox.put,
+            failed=lambda reasons: self.attempts.stop_on_failed_gpus(reasons),
+            blamed=lambda uuid, message: self.attempts.remark_on_gpu(uuid, message),
+        )
+
+    def _job_accounts(self) -> JobAccounts | None:
+        node = self._node
+        if node.accounts is None:
+            return None
+        return JobAccounts(node.settings, node.accounts, lambda: self._gpus.devices)
+
+    def _attempt_context(self, workspaces: Path) -> AgentContext:
+        settings = self._node.settings
+        host = self._node.host
+        supplies = self._supplies
+        return AgentContext(
+            journal=self.journal,
+            blobs=self._blobs,
+            settings=settings,
+            node=host.hostname,
+            send=self._outbox.put,
+            gpus=lambda: self._gpus.current,
+            pop_next=self._prefetched.pop_next,
+            begin=lambda start: self.attempts.begin(start),
+            reaper=own_keeper() or None,
+            home=self._home.root,
+            until_clear=self._gpus.until_clear,
+            workspaces=workspaces,
+            accounts=self._accounts,
+            default_memory_gb=default_memory_gb(
+                host.memory_mb / 1024, settings.reserve_memory_gb
+            ),
+            fetching=supplies.fetching,
+            runs_others=lambda: self.attempts.are_several(),
+            blob_link=supplies.blob_link,
+            datasets=supplies.datasets,
+            packages=supplies.packages,
+        )
+
+    def _node_attempts(self) -> NodeAttempts:
+        return NodeAttempts(
+            AttemptParts(
+                self.journal,
+                self._context,
+                self._groups,
+                self._prefetched,
+                self._node.host.boot_id,
+                self._spawn,
+            )
+        )
+
+    def _linked_server(self) -> ServerAddress | None:
+        return self._server
+
+    # --- its life ---
 
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
-        if self._blob_link:
-            self._blob_link.begin()
-        self._fetched_parts.begin()
+        self._supplies.begin()
         self._groups.sweep()
         # What earlier agents, which were killed, have left behind.
         remove_empty(self.journal.is_settled)
@@ -205,7 +207,8 @@ class Agent:
         for record in self.journal.records():
             attempt = self.attempts.remember(record)
             exits = self._home.node / "exits"
-            resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
+            boot_id = self._node.host.boot_id
+            resumed = attempt.resume(exits, self._keeper_alive, boot_id)
             self._spawn(self.attempts.attend(attempt, resumed))
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
@@ -244,7 +247,7 @@ class Agent:
             linked = False
             for tried in range(len(addresses)):
                 address = addresses[(first + tried) % len(addresses)]
-                linked = await self._try(address)
+                linked = await self._work_with(address)
                 if linked:
                     # A server that hangs may still accept connections: start the next
                     # round with the one after it.
@@ -255,7 +258,7 @@ class Agent:
             pause_s = FIRST_PAUSE_S if linked else longer_pause_s(pause_s, addresses)
             await asyncio.sleep(_REMOVED_PAUSE_S if self._is_removed else pause_s)
 
-    async def _try(self, address: ServerAddress) -> bool:
+    async def _work_with(self, address: ServerAddress) -> bool:
         """Work with the server at `address` until the link ends; False if no server was
         there, or it never sent Welcome.
         """
@@ -292,9 +295,7 @@ class Agent:
         logs = LogSender(writer, self._log_watch)
         try:
             while True:
-                header = await reader.readexactly(4)
-                frame = await reader.readexactly(wire_frames.frame_length(header))
-                message = wire_frames.decode_to_agent(frame)
+                message = await read_message(reader)
                 self._contact.received()
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
@@ -349,13 +350,14 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
+        host = self._node.host
         held = [attempt.as_held() for attempt in self.attempts]
         return wire.Hello(
-            self._node_id,
-            self._host.hostname,
-            self._host.boot_id,
-            self._host.cpus,
-            round(self._host.memory_mb / 1024, 2),
+            self._node.id,
+            host.hostname,
+            host.boot_id,
+            host.cpus,
+            round(host.memory_mb / 1024, 2),
             self._gpus.current,
             held,
             self._epoch,

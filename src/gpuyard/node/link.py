@@ -86,6 +86,15 @@ def longer_pause_s(pause_s: float, addresses: Sequence[ServerAddress]) -> float:
 Answer = TypeVar("Answer")
 
 
+async def read_message(reader: asyncio.StreamReader) -> wire.ToAgent:
+    """The next message of the server. EOFError when the link ends; ValueError or
+    msgspec.ValidationError for what is no message.
+    """
+    header = await reader.readexactly(4)
+    frame = await reader.readexactly(wire_frames.frame_length(header))
+    return wire_frames.decode_to_agent(frame)
+
+
 async def read_answer(
     reader: asyncio.StreamReader, kind: type[Answer], within_s: float
 ) -> Answer:
@@ -93,9 +102,7 @@ async def read_answer(
     refuses or says something else; EOFError, TimeoutError.
     """
     async with asyncio.timeout(within_s):
-        header = await reader.readexactly(4)
-        frame = await reader.readexactly(wire_frames.frame_length(header))
-    message = wire_frames.decode_to_agent(frame)
+        message = await read_message(reader)
     if isinstance(message, wire.Refused):
         raise ValueError(message.reason)
     if not isinstance(message, kind):

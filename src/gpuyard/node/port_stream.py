@@ -36,7 +36,7 @@ async def carry(
     reader, writer = connection
     with closing(writer):
         listening = asyncio.create_task(channel.listen(lambda _: None))
-        both = asyncio.gather(_up(channel, writer), _down(channel, reader))
+        both = asyncio.gather(_to_port(channel, writer), _from_port(channel, reader))
         over = asyncio.create_task(job_over.wait())
         waits: set[asyncio.Future[Any]] = {both, listening, over}
         try:
@@ -53,7 +53,7 @@ async def carry(
             await asyncio.gather(*waits, return_exceptions=True)
 
 
-async def _up(channel: FrameChannel, writer: asyncio.StreamWriter) -> None:
+async def _to_port(channel: FrameChannel, writer: asyncio.StreamWriter) -> None:
     """From the client to the port."""
     async for data in channel.input():
         writer.write(data)
@@ -62,7 +62,7 @@ async def _up(channel: FrameChannel, writer: asyncio.StreamWriter) -> None:
         writer.write_eof()
 
 
-async def _down(channel: FrameChannel, reader: asyncio.StreamReader) -> None:
+async def _from_port(channel: FrameChannel, reader: asyncio.StreamReader) -> None:
     """From the port to the client."""
     await channel.send_all(reader.read, Output)
     await channel.send(OutputEnd())

@@ -44,8 +44,7 @@ class UsageSampler:
         """The points at the time `at` (UTC seconds). CPU use needs two samples, so the
         first has none.
         """
-        # At its start it has not used its GPUs yet: that says nothing of them.
-        counts = self._last is not None
+        is_first = self._last is None
         usage = self._process.usage()
         values = {"memory_mb": usage.rss_mb}
         disk_used = self._disk_used()
@@ -57,23 +56,32 @@ class UsageSampler:
                 used_cpu_s = max(usage.cpu_s - last_cpu_s, 0)
                 values["cpu_cores"] = used_cpu_s / (at - last_at)
         self._last = at, usage.cpu_s
-        devices = {gpu.uuid: gpu for gpu in self._gpus()}
-        for index, uuid in enumerate(self._gpu_uuids):
-            gpu = devices.get(uuid)
-            if gpu and not gpu.problem:
-                used_mb = float(gpu.memory_mb - gpu.free_mb)
-                values[f"gpu{index}_memory_mb"] = used_mb
-                self._gpu_memory_mb = max(self._gpu_memory_mb or 0.0, used_mb)
-                if gpu.utilization is not None:
-                    values[f"gpu{index}_utilization"] = gpu.utilization
-                    if counts:
-                        self._busy_sum += gpu.utilization
-                        self._busy_count += 1
+        values |= self._gpu_values(is_first=is_first)
         n = round((at - self._began) / self._every_s)
         return [
             wire.SeriesPoint(f"system/{name}", n, None, round(value, 3), at)
             for name, value in values.items()
         ]
+
+    def _gpu_values(self, *, is_first: bool) -> dict[str, float]:
+        """What its GPUs do now. The first sample does not count for their use: at its
+        start an attempt has not used them yet.
+        """
+        values: dict[str, float] = {}
+        devices = {gpu.uuid: gpu for gpu in self._gpus()}
+        for index, uuid in enumerate(self._gpu_uuids):
+            gpu = devices.get(uuid)
+            if gpu is None or gpu.problem:
+                continue
+            used_mb = float(gpu.memory_mb - gpu.free_mb)
+            values[f"gpu{index}_memory_mb"] = used_mb
+            self._gpu_memory_mb = max(self._gpu_memory_mb or 0.0, used_mb)
+            if gpu.utilization is not None:
+                values[f"gpu{index}_utilization"] = gpu.utilization
+                if not is_first:
+                    self._busy_sum += gpu.utilization
+                    self._busy_count += 1
+        return values
 
     def gpu_usage(self) -> dict[str, float]:
         """What it used of its GPUs until now, as far as that is known: how busy they

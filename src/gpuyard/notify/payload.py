@@ -105,32 +105,35 @@ def sentence(event: Row, job: Row | None) -> str:
     """The event in words for people."""
     kind = EventKind(event["kind"])
     data = event["info"]
-    name = (job or {}).get("name")
-    if event["job_id"]:
-        subject = (
-            f"Job {name} ({event['job_id']})" if name else f"Job {event['job_id']}"
-        )
-    elif "provider" in data:
-        subject = f"Provider {data['provider']}"
-    elif "array_id" in data:
-        subject = f"Array {data['name']} ({data['array_id']}, {data['total']} jobs)"
-    elif "schedule" in data:
-        subject = f"Schedule {data['name']} ({data['schedule']})"
-    elif "reservation" in data:
-        subject = f"Reservation {data['reservation']}"
-    elif "workspace" in data:
-        subject = f"Workspace {data['workspace']} of the project {data['project']}"
-    elif "quota" in data:
-        subject = f"The project {data['project']}"
-    elif "budget" in data:
-        subject = f"Budget {data['budget']}"
-    elif kind is EventKind.GPU_WARNING:
+    subject = _subject(event, job)
+    if not subject and kind is EventKind.GPU_WARNING:
         return f"{data['problem']} ({data['gpu']} of {data['node']})."
-    else:
-        subject = ""
     why = data.get("problem") or _reason(data)
     head = _head(kind, subject)
     return f"{head}: {why}." if why else f"{head}."
+
+
+def _subject(event: Row, job: Row | None) -> str:
+    """What the event happened to; empty if it names none of these."""
+    data = event["info"]
+    if job_id := event["job_id"]:
+        name = (job or {}).get("name")
+        return f"Job {name} ({job_id})" if name else f"Job {job_id}"
+    if "provider" in data:
+        return f"Provider {data['provider']}"
+    if "array_id" in data:
+        return f"Array {data['name']} ({data['array_id']}, {data['total']} jobs)"
+    if "schedule" in data:
+        return f"Schedule {data['name']} ({data['schedule']})"
+    if "reservation" in data:
+        return f"Reservation {data['reservation']}"
+    if "workspace" in data:
+        return f"Workspace {data['workspace']} of the project {data['project']}"
+    if "quota" in data:
+        return f"The project {data['project']}"
+    if "budget" in data:
+        return f"Budget {data['budget']}"
+    return ""
 
 
 def _head(kind: EventKind, subject: str) -> str:

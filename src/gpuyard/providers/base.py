@@ -12,7 +12,7 @@ submission. When the reply to a submission is lost, the controller looks for tha
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
@@ -20,7 +20,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.domain import wire
@@ -41,6 +41,10 @@ from gpuyard.providers.commands import JobCommand
 from gpuyard.providers.cost import cost_of
 from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
+from gpuyard.providers.output import LogPiece as LogPiece
+from gpuyard.providers.output import OutputPart as OutputPart
+from gpuyard.providers.output import last_lines as last_lines
+from gpuyard.providers.output import log_text as log_text
 from gpuyard.providers.placing import gpu_type_of
 from gpuyard.providers.pool_hands import PoolHands, PoolOwner
 
@@ -97,24 +101,6 @@ class Sink(Protocol):
     ) -> None:
         """The reports of a node's agent, in order."""
         ...
-
-
-class LogPiece(NamedTuple):
-    """A piece of a job's output, and the place of its first byte; None if that is not
-    known.
-    """
-
-    offset: int | None
-    data: bytes
-
-
-class OutputPart(NamedTuple):
-    """A part of a job's output. `mark()` tells where it ends (`stream_output`); call it
-    before you take the next part.
-    """
-
-    data: bytes
-    mark: Callable[[], str]
 
 
 class GpuProviderInterface(ABC):
@@ -476,17 +462,6 @@ def refuse_container(order: AttemptOrder, provider: str) -> None:
                 " leave it out, or use a provider that runs containers."
             )
             raise ProviderError(message, provider, "UNSUPPORTED")
-
-
-async def log_text(parts: AsyncIterator[bytes]) -> str:
-    """A whole log as text."""
-    data = b"".join([part async for part in parts])
-    return data.decode(errors="replace")
-
-
-def last_lines(log: str, count: int) -> str:
-    """The last lines of a log, with their line ends."""
-    return "".join(log.splitlines(keepends=True)[-count:]) if count else ""
 
 
 def gpu_spec_of(offer: Offer) -> GpuSpec:

@@ -60,6 +60,20 @@ class Rival:
     beats: int = 0
 
 
+@dataclass(slots=True)
+class _ServedConnection:
+    """A connection that is served. `node_id`: empty until its agent has said Hello.
+    `reporting` and `watching`: the tasks that forward its reports, and that wait for
+    its beats.
+    """
+
+    link: Link
+    caller: Caller | None
+    node_id: str = ""
+    reporting: asyncio.Task[None] | None = None
+    watching: asyncio.Task[None] | None = None
+
+
 class ConnectedAgents:
     """Serves the connections of one provider's agents. Its errors name the `provider`.
 
@@ -201,59 +215,77 @@ class ConnectedAgents:
         writer: asyncio.StreamWriter,
         caller: Caller | None,
     ) -> None:
-        node_id = ""
-        reporting = None
-        watching = None
+        connection = _ServedConnection(link, caller)
         try:
             _refuse_other_users(writer)
             _refuse_removed(caller)
             messages = link.messages()
             async for message in messages:
                 _refuse_removed(caller)
-                if isinstance(message, wire.NumberedReport) and node_id:
-                    await link.add_report(message)
-                elif isinstance(message, UnreadableReport) and node_id:
-                    self._leave_out(message, node_id)
-                    await link.add_report(message)
-                    await link.pause(self._unreadable_pace.wait_s(node_id))
-                elif isinstance(message, wire.Hello) and not node_id:
-                    hello = message
-                    if caller:
-                        await asyncio.sleep(self._pace.wait_s(caller.machine.node_id))
-                        hello = self._admitted(message, caller)
-                    else:
-                        self._refuse_without_certificate(message)
-                    node_id = hello.node_id
-                    await self._join(hello, link, caller)
-                    reporting = asyncio.create_task(
-                        self._forward_reports(node_id, link), name="forward-reports"
-                    )
-                elif isinstance(message, wire.Beat):
-                    link.send(message)
-                    await self._beaten(node_id, link)
-                    if watching is None:
-                        watching = asyncio.create_task(
-                            link.expect_beats(self._heartbeat_s)
-                        )
-                elif isinstance(message, wire.JoinStream) and not node_id:
+                if isinstance(message, wire.Beat):
+                    await self._beat(message, connection)
+                elif connection.node_id:
+                    await self._add_report(message, connection)
+                elif isinstance(message, wire.Hello):
+                    await self._greeted(message, connection)
+                elif isinstance(message, wire.JoinStream):
                     await self.streams.join(message, reader, writer)
                     break
-                elif isinstance(message, _TRANSFERS) and not node_id:
+                elif isinstance(message, _TRANSFERS):
                     await self._transfer(message, caller, messages, writer)
                     break
         except RefusedError as error:
-            log.warning("an agent is refused", node=node_id, error=str(error))
+            log.warning(
+                "an agent is refused", node=connection.node_id, error=str(error)
+            )
             removed = caller is not None and caller.is_removed()
             _tell(link, str(error), removed=removed)
         except (GpuyardError, ValueError, OSError) as error:
-            log.warning("agent link ended", node=node_id, error=str(error))
+            log.warning("agent link ended", node=connection.node_id, error=str(error))
         finally:
             link.close()
-            if watching:
-                watching.cancel()
-            if reporting:
-                await reporting
-            await self._leave(node_id, link)
+            if connection.watching:
+                connection.watching.cancel()
+            if connection.reporting:
+                await connection.reporting
+            await self._leave(connection.node_id, link)
+
+    async def _greeted(self, hello: wire.Hello, connection: _ServedConnection) -> None:
+        """Let a node in and begin to forward its reports. RefusedError."""
+        caller = connection.caller
+        if caller:
+            await asyncio.sleep(self._pace.wait_s(caller.machine.node_id))
+            hello = self._admitted(hello, caller)
+        else:
+            self._refuse_without_certificate(hello)
+        connection.node_id = hello.node_id
+        await self._join(hello, connection.link, caller)
+        connection.reporting = asyncio.create_task(
+            self._forward_reports(hello.node_id, connection.link),
+            name="forward-reports",
+        )
+
+    async def _beat(self, beat: wire.Beat, connection: _ServedConnection) -> None:
+        """Answer a beat; from the first one on, more are expected."""
+        link = connection.link
+        link.send(beat)
+        await self._beaten(connection.node_id, link)
+        if connection.watching is None:
+            connection.watching = asyncio.create_task(
+                link.expect_beats(self._heartbeat_s)
+            )
+
+    async def _add_report(
+        self, message: Message, connection: _ServedConnection
+    ) -> None:
+        """Put a report in the queue of its link; other messages mean nothing here."""
+        link = connection.link
+        if isinstance(message, wire.NumberedReport):
+            await link.add_report(message)
+        elif isinstance(message, UnreadableReport):
+            self._leave_out(message, connection.node_id)
+            await link.add_report(message)
+            await link.pause(self._unreadable_pace.wait_s(connection.node_id))
 
     def _leave_out(self, report: UnreadableReport, node_id: str) -> None:
         """Count and log a report that cannot be read. It is acknowledged in its turn:

@@ -95,11 +95,15 @@ class CostPolicy:
             return send_away(gone)
         if action := self._prepare(fleet, now):
             return action
+        self._look_again(fleet, now)
+        return None
+
+    def _look_again(self, fleet: Fleet, now: float) -> None:
+        """Wake soon while anything waits."""
         has_requests = any(demand.waiting for demand in fleet.demand.values())
         if fleet.demand and (fleet.scripts or has_requests):
             reload_s = min(fleet.reload_s(model) for model in fleet.demand)
             self.wake_at = min(self.wake_at, now + max(reload_s / RECHECKS, 1.0))
-        return None
 
     def _prepare(self, fleet: Fleet, now: float) -> LoadModel | None:
         """Load a model that is likely to be requested soon, if nothing else needs the

@@ -92,39 +92,32 @@ class FleetSnapshot:
         Models in `failing` failed a moment ago and count as not requested.
         `items_waiting_for(job_id)`: how many scripts wait for a waiting job.
         """
-        core = self._core
         residents = list(residents)
         gpus = self._gpus()
         in_use = {gpu for each in residents if each.is_awake for gpu in each.gpus}
         self._track_scripts(gpus, in_use, now)
         for resident in residents:
             _add_resident(gpus, resident)
-        memory_gb = {SCRIPT: 0.0}
-        memory_gb.update((model, spec.memory_gb) for model, spec in self._specs.items())
-        expected = {
-            model: times
-            for model, times in self._timings.expected().items()
-            if model not in failing
-        }
-        demand = {model: self._demand(model, model in failing) for model in self._specs}
         fleet = Fleet(
             gpus,
-            memory_gb,
+            self._memory_gb(),
             self._timings.switch_times,
             warm_nodes=self._timings.warm,
-            expected_demand=expected,
+            expected_demand=self._expected_demand(failing),
             can_sleep=self._sleepers,
             allowed_gpus=self._allowed(gpus),
             gang_sizes=self._gangs,
             pinned_gpus=self._pinned_gpus(residents, pinned),
             brain_models=self._brain_models,
             prefer_idle=self._prefers_idle,
-            demand=demand,
+            demand={
+                model: self._demand(model, model in failing) for model in self._specs
+            },
             last_script_ended_at=self._last_script_ended_at,
             scripts_ended=self._scripts_ended,
             scripts_run_s=self._scripts_run_s,
             exclusive_scripts=True,
-            shared_part=core.settings.gpus.models_percent / 100,
+            shared_part=self._core.settings.gpus.models_percent / 100,
         )
         if vacated in gpus:
             gpus[vacated].worker = None
@@ -136,6 +129,21 @@ class FleetSnapshot:
             self.kept_from = scripts.kept_from
             self._lent = scripts.lent
         return fleet
+
+    def _memory_gb(self) -> dict[str, float]:
+        """By what is on a GPU: a script, whatever it needs, or a model."""
+        of_models = {model: spec.memory_gb for model, spec in self._specs.items()}
+        return {SCRIPT: 0.0, **of_models}
+
+    def _expected_demand(
+        self, failing: AbstractSet[str]
+    ) -> dict[str, tuple[float, float]]:
+        """When models are likely to be requested next, but for those that fail."""
+        return {
+            model: times
+            for model, times in self._timings.expected().items()
+            if model not in failing
+        }
 
     def _gpus(self) -> dict[str, FleetGpu]:
         free_memory_gb = self._free_memory_gb()

@@ -99,16 +99,7 @@ class GpuWork:
         if not shown and not holder:
             shown = residents
         resident = shown[0] if shown else None
-        state = gpu_state(
-            GpuState(device.state),
-            GPU_STATES[resident.current_phase] if resident else None,
-            busy=holder is not None,
-            draining=device.draining,
-        )
-        if state is GpuState.IDLE and self.quarantine(device):
-            state = GpuState.QUARANTINED
-        if state is GpuState.SCRIPT_BUSY and holder and self._is_booting(holder):
-            state = GpuState.BOOTING_SCRIPT
+        state = self._state_of(device, resident, holder)
         cools_until = self._core.view.cooling.get(cooling_holder(device.uuid))
         if cools_until and state in (GpuState.IDLE, GpuState.ASLEEP):
             return {
@@ -120,9 +111,12 @@ class GpuWork:
         owner = resident or holder
         job_id = owner.job_id if owner else None
         pid = self._core.pids.get(job_id or "")
-        if state is GpuState.LLM_BUSY and resident and resident.cools:
-            state = GpuState.COOLING
-        work: Work = {"state": state, "job_id": job_id, "pid": pid}
+        cools = state is GpuState.LLM_BUSY and resident and resident.cools
+        work: Work = {
+            "state": GpuState.COOLING if cools else state,
+            "job_id": job_id,
+            "pid": pid,
+        }
         if resident:
             work |= self._resident_work(resident)
             work["models"] = [each.model for each in residents]
@@ -136,6 +130,24 @@ class GpuWork:
             if state is GpuState.BOOTING_SCRIPT:
                 work["expected_at"] = work["since"] + self._boot_s(holder)
         return work
+
+    def _state_of(
+        self, device: Device, resident: Resident | None, holder: LiveAttempt | None
+    ) -> GpuState:
+        """The state of the GPU, but for how warm it is. `resident`: the model that is
+        shown on it; `holder`: the attempt that has it.
+        """
+        state = gpu_state(
+            GpuState(device.state),
+            GPU_STATES[resident.current_phase] if resident else None,
+            busy=holder is not None,
+            draining=device.draining,
+        )
+        if state is GpuState.IDLE and self.quarantine(device):
+            return GpuState.QUARANTINED
+        if state is GpuState.SCRIPT_BUSY and holder and self._is_booting(holder):
+            return GpuState.BOOTING_SCRIPT
+        return state
 
     def _is_booting(self, holder: LiveAttempt) -> bool:
         """Whether a registered script on a GPU has not loaded yet. It shows progress as

@@ -215,13 +215,7 @@ class Spool:
 
         Raises InvalidInputError.
         """
-        name_bytes = len(os.fsencode(path.name))
-        if name_bytes > _LONGEST_NAME:
-            raise InvalidInputError.of(
-                f"{path.name[:20]}…",
-                f"has a name of {name_bytes} bytes",
-                f"give it at most {_LONGEST_NAME}, so that `.result.json` has room",
-            )
+        _refuse_long_name(path)
         try:
             task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
         except (UntrustedFileError, PermissionError) as error:
@@ -239,13 +233,7 @@ class Spool:
                 path.name, "is no task", "write one task (schema v2) as a JSON object"
             )
         given: dict[str, Any] = {"priority": priority, **task}
-        if given.get("task_class") != task_class:
-            found = given.get("task_class")
-            raise InvalidInputError.of(
-                "task_class",
-                f"is {found!r} in the folder of {task_class} tasks",
-                "put it into the other queue",
-            )
+        _refuse_other_class(given, task_class)
         if (self._root / "processing" / path.name).exists():
             raise InvalidInputError.of(
                 path.name,
@@ -417,3 +405,24 @@ def _shortened(name: str) -> str:
     if len(encoded) <= _LONGEST_NAME:
         return name
     return f"{os.fsdecode(encoded[:_LONGEST_NAME])}-{time.time_ns()}.json"
+
+
+def _refuse_long_name(path: Path) -> None:
+    name_bytes = len(os.fsencode(path.name))
+    if name_bytes > _LONGEST_NAME:
+        raise InvalidInputError.of(
+            f"{path.name[:20]}…",
+            f"has a name of {name_bytes} bytes",
+            f"give it at most {_LONGEST_NAME}, so that `.result.json` has room",
+        )
+
+
+def _refuse_other_class(task: Mapping[str, Any], task_class: TaskClass) -> None:
+    """InvalidInputError for a task that belongs into the other folder."""
+    found = task.get("task_class")
+    if found != task_class:
+        raise InvalidInputError.of(
+            "task_class",
+            f"is {found!r} in the folder of {task_class} tasks",
+            "put it into the other queue",
+        )

@@ -141,35 +141,58 @@ class WaitingScripts:
         """The names of the scripts of this shape on each node where they can be, and
         how many GPUs the first of these jobs waits for there.
         """
-        lent = self._lent_before if job_id == self._reserved else frozenset[str]()
-
-        def is_own(gpu: FleetGpu) -> bool:
-            is_lent = gpu.id in lent and gpu.worker is None
-            return is_lent or self._is_free(gpu, kind.name)
-
         nodes = self._nodes_for(shape, kind.name)
-        free = [list(filter(is_own, gpus))[: shape.gpus] for gpus in nodes]
-        must_wait = any(len(gpus) < shape.gpus for gpus in free)
-        has_reserved = bool(nodes) and job_id == self._reserved
-        reserves = not self.reserving and (must_wait or has_reserved)
+        lent = self._lent_before if job_id == self._reserved else frozenset[str]()
+        own = [self._own_gpus(gpus, kind.name, lent)[: shape.gpus] for gpus in nodes]
+        reserves = self._begins_to_reserve(job_id, own, shape)
         if reserves:
             self.reserving = job_id
-            own = {gpu.id for gpus in free for gpu in gpus}
-            if self._waits_long(nodes, free, shape):
-                self._lend(own)
+            own_ids = {gpu.id for gpus in own for gpu in gpus}
+            if self._waits_long(nodes, own, shape):
+                self._lend(own_ids)
                 return []
-            self.lent = lent & own
-            self.reserved = sorted(own)
+            self.lent = lent & own_ids
+            self.reserved = sorted(own_ids)
         placed: list[tuple[str, int]] = []
-        for gpus, free_gpus in zip(nodes, free, strict=True):
+        for gpus, own_gpus in zip(nodes, own, strict=True):
             name = f"{kind.name} on {gpus[0].node}"
             self._describe(name, shape, frozenset(gpu.id for gpu in gpus))
-            placed.append((name, shape.gpus - (len(free_gpus) if reserves else 0)))
-            for gpu in free_gpus:
-                gpu.reserved |= reserves
-                gpu.called_back |= reserves and gpu.id in self.lent
-                self._taken.add(gpu.id)
+            missing = shape.gpus - len(own_gpus)
+            placed.append((name, missing if reserves else shape.gpus))
+            self._taken.update(gpu.id for gpu in own_gpus)
+            if reserves:
+                self._reserve(own_gpus)
         return placed
+
+    def _own_gpus(
+        self, gpus: Iterable[FleetGpu], name: str, lent: AbstractSet[str]
+    ) -> list[FleetGpu]:
+        """Those of the GPUs that a job could have now: free ones, and those that it
+        lends to models.
+        """
+        return [
+            gpu
+            for gpu in gpus
+            if (gpu.id in lent and gpu.worker is None) or self._is_free(gpu, name)
+        ]
+
+    def _begins_to_reserve(
+        self, job_id: str, own: Sequence[Sequence[FleetGpu]], shape: Shape
+    ) -> bool:
+        """Whether the job is the first that has to wait, or has reserved before. `own`:
+        on each of its nodes, the GPUs that it could have now.
+        """
+        if self.reserving:
+            return False
+        must_wait = any(len(gpus) < shape.gpus for gpus in own)
+        has_reserved = bool(own) and job_id == self._reserved
+        return must_wait or has_reserved
+
+    def _reserve(self, gpus: Iterable[FleetGpu]) -> None:
+        for gpu in gpus:
+            gpu.reserved = True
+            if gpu.id in self.lent:
+                gpu.called_back = True
 
     def _lend(self, own: set[str]) -> None:
         """Let models use these GPUs, but for those that would never leave them."""
@@ -184,16 +207,16 @@ class WaitingScripts:
     def _waits_long(
         self,
         nodes: Sequence[Sequence[FleetGpu]],
-        free: Sequence[Sequence[FleetGpu]],
+        own: Sequence[Sequence[FleetGpu]],
         shape: Shape,
     ) -> bool:
         """Whether scripts are likely to hold the missing GPUs for so long that models
         may use the others.
         """
         waits = [0.0]
-        for gpus, free_gpus in zip(nodes, free, strict=True):
-            missing = shape.gpus - len(free_gpus)
-            others = [gpu for gpu in gpus if gpu not in free_gpus]
+        for gpus, own_gpus in zip(nodes, own, strict=True):
+            missing = shape.gpus - len(own_gpus)
+            others = [gpu for gpu in gpus if gpu not in own_gpus]
             waits += sorted(map(self._free_in_s, others))[:missing]
         return max(waits) > _WORTH_LENDING * self._longest_move_s()
 
@@ -219,12 +242,6 @@ class WaitingScripts:
         the GPUs that suit it: those where it can be soonest. Empty if they are too few.
         """
         fleet = self._fleet
-
-        def soonest(gpus: Sequence[FleetGpu]) -> tuple[int, int]:
-            without_script = sum(gpu.worker is None for gpu in gpus)
-            free = sum(self._is_free(gpu, name) for gpu in gpus)
-            return -min(without_script, shape.gpus), -min(free, shape.gpus)
-
         by_node: dict[str, list[FleetGpu]] = {}
         for gpu in fleet.gpus.values():
             if fleet.may_use(gpu, name) and gpu.id not in fleet.pinned_gpus:
@@ -232,4 +249,15 @@ class WaitingScripts:
         found = [gpus for gpus in by_node.values() if len(gpus) >= shape.gpus]
         if len(found) < shape.nodes:
             return []
-        return sorted(found, key=soonest)[: shape.nodes]
+        found.sort(key=lambda gpus: self._missing_on(gpus, shape.gpus, name))
+        return found[: shape.nodes]
+
+    def _missing_on(
+        self, gpus: Sequence[FleetGpu], wanted: int, name: str
+    ) -> tuple[int, int]:
+        """For how many of the wanted GPUs a script must end, and how many are not free:
+        what has less of the first, then of the second, can start sooner.
+        """
+        without_script = sum(gpu.worker is None for gpu in gpus)
+        free = sum(self._is_free(gpu, name) for gpu in gpus)
+        return max(wanted - without_script, 0), max(wanted - free, 0)

@@ -37,20 +37,10 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
 
     It looks at the heads of buckets, never at all jobs.
     """
-    if view.settled is not None:
-        revision, settled_policy, since, until = view.settled
-        is_settled = revision == view.revision and settled_policy == policy
-        if is_settled and since <= now < (math.inf if until is None else until):
-            return Decision((), until)
-    view.apply_quarantines(now)
-    view.end_cooling(now)
-    view.release_delayed(now, policy.retry_max_s)
-    view.forget_ended()
-    if view.usage.look_at_month(now):
-        view.queue.retry_all = True
-    if view.advance.refresh(now, policy.reservation_notice_s):
-        assign(view, Reservations(view, now, policy), now)
-        view.queue.retry_all = True
+    settled = _still_settled(view, now, policy)
+    if settled is not None:
+        return settled
+    _let_time_pass(view, now, policy)
     failed = [
         _fail(view, child, parent) for child, parent in sorted(view.doomed.items())
     ]
@@ -78,6 +68,31 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     wake_at = now if is_unfinished else _next_change(view, now, policy)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
+
+
+def _still_settled(view: View, now: float, policy: Policy) -> Decision | None:
+    """The last decision, if there was nothing to do and nothing has changed since."""
+    if view.settled is None:
+        return None
+    revision, settled_policy, since, until = view.settled
+    is_unchanged = revision == view.revision and settled_policy == policy
+    ends_at = math.inf if until is None else until
+    if is_unchanged and since <= now < ends_at:
+        return Decision((), until)
+    return None
+
+
+def _let_time_pass(view: View, now: float, policy: Policy) -> None:
+    """Bring up to date what changes with time alone."""
+    view.apply_quarantines(now)
+    view.end_cooling(now)
+    view.release_delayed(now, policy.retry_max_s)
+    view.forget_ended()
+    if view.usage.look_at_month(now):
+        view.queue.retry_all = True
+    if view.advance.refresh(now, policy.reservation_notice_s):
+        assign(view, Reservations(view, now, policy), now)
+        view.queue.retry_all = True
 
 
 def _next_change(view: View, now: float, policy: Policy) -> float | None:

@@ -127,15 +127,18 @@ def _line_before(
     """
     ranking = Ranking(policy, view.learning)
     quota = quota_in_words(view, job)
-    kept = in_words(in_the_way(view, job, now, policy))
-    kept = f"{kept[:1].upper()}{kept[1:]}." if kept else ""
-    if not view.usage.by_share:
+    reservation = in_words(in_the_way(view, job, now, policy))
+    if reservation:
+        reservation = f"{reservation[:1].upper()}{reservation[1:]}."
+    if view.usage.by_share:
+        ahead = jobs_ahead(view, job, now, ranking)
+        before = ahead.total()
+        limit = quota or share_in_the_way(view, job, now, ahead)
+    else:
         rank = ranking.of(job, now)
         before = sum(ranking.of(other, now) < rank for other in view.queue)
-        return before, " ".join(filter(None, [quota, kept]))
-    ahead = jobs_ahead(view, job, now, ranking)
-    share = quota or share_in_the_way(view, job, now, ahead)
-    return ahead.total(), " ".join(filter(None, [share, kept]))
+        limit = quota
+    return before, " ".join(filter(None, [limit, reservation]))
 
 
 def _nodes(

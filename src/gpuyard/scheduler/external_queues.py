@@ -276,16 +276,27 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
 
     Each reason is read after the offer's id.
     """
+    elsewhere = _not_for(offer, shape)
+    if elsewhere:
+        return [elsewhere]
+    return [*_unmet_abilities(offer, shape), *_unmet_sizes(offer, shape)]
+
+
+def _not_for(offer: Offer, shape: Shape) -> str:
+    """Why jobs of this kind never run there; empty if they may."""
     if shape.model != offer.model:
-        return [
-            f"answers prompts for {offer.model}" if offer.model else "runs no model"
-        ]
+        return f"answers prompts for {offer.model}" if offer.model else "runs no model"
     if shape.owned:
-        return ["runs no jobs of this kind: they need an agent of gpuyard"]
+        return "runs no jobs of this kind: they need an agent of gpuyard"
     if shape.provider and shape.provider != offer.provider:
-        return [f"belongs to provider {offer.provider}; the job names {shape.provider}"]
+        return f"belongs to provider {offer.provider}; the job names {shape.provider}"
     if shape.providers and offer.provider not in shape.providers:
-        return [f"belongs to provider {offer.provider}, which the job does not allow"]
+        return f"belongs to provider {offer.provider}, which the job does not allow"
+    return ""
+
+
+def _unmet_abilities(offer: Offer, shape: Shape) -> list[str]:
+    """What the job needs or forbids, whatever its size."""
     found: list[str] = []
     if shape.image and not offer.containers:
         found.append("runs no containers")
@@ -302,6 +313,12 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
     if shape.regions and offer.region not in shape.regions:
         place = f"is in region {offer.region}" if offer.region else "names no region"
         found.append(f"{place}; the job allows {', '.join(shape.regions)}")
+    return found
+
+
+def _unmet_sizes(offer: Offer, shape: Shape) -> list[str]:
+    """What the job needs more of, and its price."""
+    found: list[str] = []
     if shape.max_price and _too_expensive(offer, shape):
         found.append(_price_problem(offer, shape))
     if shape.nodes > offer.nodes:

@@ -386,39 +386,50 @@ def _attempt_ended(
     view.victims.remove(attempt.id, job.job_type if job else "")
     started_at = row.get("started_at", attempt.started_at)
     ended_at = row.get("ended_at")
-    reason = row.get("reason")
     if attempt.offer and (started_at is not None or not end_requested):
-        end = _end_at_offer(attempt.state, reason, requested=end_requested)
-        view.external_queues.history.note_end(attempt.offer, end)
-        if end is AttemptEnd.INTERRUPTED:
-            view.external_queues.note_interruption(attempt.offer, ended_at or 0.0)
-    if view.cooling_s and started_at is not None and ended_at is not None:
-        view.cool(attempt.placements, ended_at + view.cooling_s)
-    ran_s = 0.0
+        _note_end_at_offer(view, attempt, row, end_requested=end_requested)
+    ran_s: float | None = None
     if started_at is not None and ended_at is not None:
         ran_s = run_time_s(started_at, ended_at, row.get("ran_s"))
+        if view.cooling_s:
+            view.cool(attempt.placements, ended_at + view.cooling_s)
         view.usage.begin(attempt.id, started_at)
-    view.usage.end(attempt.id, ran_s)
+    view.usage.end(attempt.id, ran_s or 0.0)
     if job is None:
         return
     if "cost" in row:
         began = started_at or ended_at or 0.0
-        paid = EndedCost(attempt.id, row["cost"], attempt.currency, began, ran_s)
+        paid = EndedCost(attempt.id, row["cost"], attempt.currency, began, ran_s or 0.0)
         view.budgets.note_cost(job, paid)
-    if started_at is not None and ended_at is not None:
-        job.service = replace(
-            job.service,
-            served_s=job.service.served_s + ran_s,
-            last_provider=attempt.provider,
-        )
-        workspace = job.shape.workspace
-        if workspace:
-            view.external_queues.workspace_providers[workspace] = attempt.provider
+    if ran_s is not None:
+        _note_service(view, job, attempt, ran_s)
         if attempt.placements and _ran_once(attempt.number, row):
             _note_run(view, job.job_type, attempt.placements, ran_s)
-    if reason == Reason.PREEMPTED:
+    if row.get("reason") == Reason.PREEMPTED:
         preemptions = job.service.preemptions + 1
         job.service = replace(job.service, preemptions=preemptions)
+
+
+def _note_end_at_offer(
+    view: View, attempt: LiveAttempt, row: Row, *, end_requested: bool
+) -> None:
+    end = _end_at_offer(attempt.state, row.get("reason"), requested=end_requested)
+    view.external_queues.history.note_end(attempt.offer, end)
+    if end is AttemptEnd.INTERRUPTED:
+        ended_at = row.get("ended_at") or 0.0
+        view.external_queues.note_interruption(attempt.offer, ended_at)
+
+
+def _note_service(view: View, job: LiveJob, attempt: LiveAttempt, ran_s: float) -> None:
+    """Note that the job was served for so long, and where."""
+    job.service = replace(
+        job.service,
+        served_s=job.service.served_s + ran_s,
+        last_provider=attempt.provider,
+    )
+    workspace = job.shape.workspace
+    if workspace:
+        view.external_queues.workspace_providers[workspace] = attempt.provider
 
 
 def _node(view: View, node_id: str, row: Row) -> None:

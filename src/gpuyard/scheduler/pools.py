@@ -162,8 +162,9 @@ def plan_pool(
     drain: list[tuple[str, str]] = []
     end: list[tuple[str, str]] = []
     for node, reason in _leaving(limits, nodes, wanted, now):
-        runs_on = node.stage is PoolStage.JOINED and not node.lost
-        (drain if runs_on else end).append((node.id, reason))
+        may_run_jobs = node.stage is PoolStage.JOINED and not node.lost
+        leaving = drain if may_run_jobs else end
+        leaving.append((node.id, reason))
     wake_at = _wake_at(limits, nodes, now, failures)
     return PoolPlan(ask, tuple(drain), tuple(end), why, wake_at)
 

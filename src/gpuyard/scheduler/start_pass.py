@@ -277,14 +277,23 @@ class StartPass:
             # `queue.ranked` has the next job of the bucket now, here or further down.
             self._take(job, placements)
             if not is_live:
-                del heads[position]
-                if queue.head(bucket):
-                    insort(heads, (queue.rank_of(bucket), bucket))
+                self._put_next_head(heads, position, bucket)
             least = least or least_of(queue.open | {bucket[1]})
             if self._close_if_full(least):
                 # Most passes end here: the freed room is used up, so thousands of
                 # buckets need not be tried.
                 break
+
+    def _put_next_head(
+        self, heads: list[tuple[Rank, Bucket]], position: int, bucket: Bucket
+    ) -> None:
+        """In place of a head that has started, put the next job of its bucket where its
+        rank belongs.
+        """
+        queue = self._view.queue
+        del heads[position]
+        if queue.head(bucket):
+            insort(heads, (queue.rank_of(bucket), bucket))
 
     def _close_if_full(self, least: Shape) -> bool:
         """Close all open shapes if no node has room for `least`, the least that any of

@@ -63,6 +63,17 @@ def _why(
     view.apply_quarantines(now)
     view.usage.look_at_month(now)
     view.release_delayed(now, policy.retry_max_s)
+    obstacle = _before_the_queue(view, job, now)
+    if obstacle:
+        return obstacle
+    answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()
+    if job.service.preemptions:
+        return replace(answer, summary=f"It was preempted. {answer.summary}")
+    return answer
+
+
+def _before_the_queue(view: View, job: LiveJob, now: float) -> Why | None:
+    """Why a job is not among those that wait for room; None if it is."""
     job_id = job.id
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
@@ -85,10 +96,7 @@ def _why(
         return out_of_budget(view, job)
     if job_id not in view.queue:
         return _backoff(job, now)
-    answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()
-    if job.service.preemptions:
-        return replace(answer, summary=f"It was preempted. {answer.summary}")
-    return answer
+    return None
 
 
 def _is_in_external_queue(view: View, attempt: LiveAttempt) -> bool:

@@ -27,7 +27,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,6 @@ from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
-from gpuyard.config.sockets import listening_socket
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.controller.malloc_trim import (
     MANY_JOBS,
@@ -57,15 +55,12 @@ from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
     LedgerError,
-    LedgerUnreachableError,
     RefusedError,
 )
 from gpuyard.domain.events import Event
 from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.reserve import Reserve
-from gpuyard.ledger.store import lock_ledger
 from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.mailbox import read_mail_server
 from gpuyard.notify.notifier import Notifier
@@ -74,19 +69,16 @@ from gpuyard.notify.senders import Senders
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
-from gpuyard.server.backups import sweep_downloads
 from gpuyard.server.election import Election
+from gpuyard.server.home_hold import HomeHold
 from gpuyard.server.leading import Leading
 from gpuyard.server.listening import (
-    BACKLOG,
-    listen,
     listen_for_group,
     listen_for_workers,
     refuse_other_hosts,
     url_of,
 )
 from gpuyard.server.stream import EventStream
-from gpuyard.server.taking_over import take_over
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 from gpuyard.storage.untrusted import write_beneath
@@ -94,7 +86,6 @@ from gpuyard.storage.untrusted import write_beneath
 if TYPE_CHECKING:
     from gpuyard.server.http_server import HttpServer
 
-_DATABASE_AGAIN_S = 1.0
 log = structlog.get_logger(__name__)
 
 
@@ -102,6 +93,34 @@ def main() -> None:
     """Run the server; an error it can explain is one line on stderr and the error's
     exit code.
     """
+    arguments = _arguments()
+    home = Home(arguments.home.absolute()) if arguments.home else Home.find()
+    if arguments.check:
+        _check(home)
+        return
+    configure_logging(home.logs / "server.log")
+    share_free_memory()
+    try:
+        home.create()
+        allow_many_files()  # a listener of the event stream is one
+        _run(
+            home,
+            arguments.inherited,
+            foreground=arguments.foreground,
+            takes_over=arguments.take_over,
+            again=arguments.again,
+        )
+    except GpuyardError as error:
+        sys.stderr.write(f"gpuyard: {error}\n")
+        sys.exit(error.exit_code)
+    except OSError as error:
+        sys.stderr.write(
+            f"gpuyard: cannot use {home.root}: {error.strerror or error}\n"
+        )
+        sys.exit(LedgerError.exit_code)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gpuyard.server", description=__doc__
     )
@@ -135,31 +154,7 @@ def main() -> None:
         metavar=("LOCK", "PORT", "SOCKET"),
         help=argparse.SUPPRESS,
     )
-    arguments = parser.parse_args()
-    home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    if arguments.check:
-        _check(home)
-        return
-    configure_logging(home.logs / "server.log")
-    share_free_memory()
-    try:
-        home.create()
-        allow_many_files()  # a listener of the event stream is one
-        _run(
-            home,
-            arguments.inherited,
-            foreground=arguments.foreground,
-            takes_over=arguments.take_over,
-            again=arguments.again,
-        )
-    except GpuyardError as error:
-        sys.stderr.write(f"gpuyard: {error}\n")
-        sys.exit(error.exit_code)
-    except OSError as error:
-        sys.stderr.write(
-            f"gpuyard: cannot use {home.root}: {error.strerror or error}\n"
-        )
-        sys.exit(LedgerError.exit_code)
+    return parser.parse_args()
 
 
 def _run(
@@ -177,22 +172,13 @@ def _run(
     receivers = read_receivers(settings.notify, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:
-        lock = os.fdopen(inherited[0], "a+")
-        listener, own = (socket.socket(fileno=number) for number in inherited[1:])
-        ledger = _open_patiently(home, settings)
+        held = HomeHold.inherited(inherited, home, settings)
     else:
-        lock = take_over(home) if takes_over else lock_ledger(home.lock)
-        if again and not home.server.exists():
-            log.info("leaving: the server before was given up")
-            lock.close()
-            return
-        sweep_downloads(home)
-        listener = listen(settings)
-        own = listening_socket(home.server_socket, BACKLOG)
-        ledger = _open_ledger(home, settings)
-    app_state = _make_app_state(
-        home, settings, ledger, blobs, settings.server.url or url_of(listener)
-    )
+        held = HomeHold.taken(home, settings, takes_over=takes_over, again=again)
+    if held is None:
+        return
+    url = settings.server.url or url_of(held.listener)
+    app_state = _make_app_state(home, settings, held.ledger, blobs, url)
     if app_state.election and not inherited:
         _check_membership(app_state, app_state.election)
     if receivers:
@@ -202,18 +188,9 @@ def _run(
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
     if foreground:
         command.append("--foreground")
-    app_state.start_over = lambda why: _start_over(
-        command, [lock.fileno(), listener.fileno(), own.fileno()], why
-    )
-    restart = None
-    if settings.server.restart and not foreground:
-        restart = {
-            "command": [*command, "--again"],
-            "environment": public_settings(),
-            "keys": digest_of_keys(),
-        }
-    upkeep = {"restart": restart, "managed": foreground}
-    sockets = [listener, own]
+    app_state.start_over = lambda why: _start_over(command, held.descriptors, why)
+    upkeep = _upkeep(settings, command, foreground=foreground)
+    sockets = [held.listener, held.own]
     # It has no state: a server that has started over makes it anew.
     if shared := listen_for_group(settings.shared):
         sockets.append(shared)
@@ -225,8 +202,22 @@ def _run(
     finally:
         if accounts:
             workers.unlink(missing_ok=True)
-        ledger.close()
-        lock.close()
+        held.ledger.close()
+        held.lock.close()
+
+
+def _upkeep(
+    settings: Settings, command: Sequence[str], *, foreground: bool
+) -> dict[str, Any]:
+    """Who starts this server again when it was killed, and how."""
+    restart = None
+    if settings.server.restart and not foreground:
+        restart = {
+            "command": [*command, "--again"],
+            "environment": public_settings(),
+            "keys": digest_of_keys(),
+        }
+    return {"restart": restart, "managed": foreground}
 
 
 def _check(home: Home) -> None:
@@ -327,34 +318,6 @@ def _end_notices(settings: Settings, controller: Controller) -> EndNotices:
         notify.internal_hosts,
         notify.give_up_s,
     )
-
-
-def _open_ledger(home: Home, settings: Settings) -> Ledger:
-    """The ledger; a file in the home has the reserve to rely on."""
-    where = find_database(home, settings.ledger.url)
-    if not isinstance(where, Path):
-        if settings.shared.socket:
-            raise InvalidInputError.of(
-                "shared.socket",
-                "needs a ledger in a file: other servers of one PostgreSQL would not"
-                " know who its members are",
-                "remove [shared], or `url` of [ledger]",
-            )
-        return Ledger.open(where)
-    size = int(settings.disk.reserve_mb * 1_000_000)
-    return Ledger.open(where, Reserve(home.reserve, size))
-
-
-def _open_patiently(home: Home, settings: Settings) -> Ledger:
-    """The ledger of a server that has started over; its database may be away for a
-    while. Who calls meanwhile waits.
-    """
-    while True:
-        try:
-            return _open_ledger(home, settings)
-        except LedgerUnreachableError as error:
-            log.warning("waiting for the database", error=str(error))
-            time.sleep(_DATABASE_AGAIN_S)
 
 
 def _start_over(command: list[str], inherited: Sequence[int], why: str) -> None:

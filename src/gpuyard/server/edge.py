@@ -123,22 +123,7 @@ class Edge:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         caller = self._proxies.caller_of(cast("dict[str, Any]", scope))
         try:
-            self._hosts.check(headers.get(b"host", b""))
-            if scope["path"] == _CALLBACK and self._is_known(caller):
-                # Each wrong answer of a provider is asked of that provider.
-                await self._slow_down(caller)
-            elif scope["path"] in (proof.PATH, _TOKEN):
-                # Also where a token was shown: a viewer has one, and may look for the
-                # owner's.
-                await self._slow_down(caller)
-            elif not is_public(scope["path"]) and caller.is_member:
-                if not self._app_state.leads:
-                    await self._app_state.controller.projects.read_afresh()
-                self._sign_in(scope, caller)
-            elif not is_public(scope["path"]):
-                await self._authenticate(scope, headers, caller)
-            if identity := scope.get(IDENTITY_KEY):
-                self._rate_limit.take(identity)
+            await self._identify(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
             identity = scope.get(IDENTITY_KEY)
@@ -149,6 +134,28 @@ class Edge:
             await self._pass(scope, headers, caller, receive, send)
         finally:
             self._end(caller)
+
+    async def _identify(
+        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Peer
+    ) -> None:
+        """Find out who asks, and whether they may now; GpuyardError if not."""
+        self._hosts.check(headers.get(b"host", b""))
+        path = scope["path"]
+        if path == _CALLBACK and self._is_known(caller):
+            # Each wrong answer of a provider is asked of that provider.
+            await self._slow_down(caller)
+        elif path in (proof.PATH, _TOKEN):
+            # Also where a token was shown: a viewer has one, and may look for the
+            # owner's.
+            await self._slow_down(caller)
+        elif not is_public(path) and caller.is_member:
+            if not self._app_state.leads:
+                await self._app_state.controller.projects.read_afresh()
+            self._sign_in(scope, caller)
+        elif not is_public(path):
+            await self._authenticate(scope, headers, caller)
+        if identity := scope.get(IDENTITY_KEY):
+            self._rate_limit.take(identity)
 
     async def _pass(
         self,

@@ -19,12 +19,14 @@ def present_arrays(queries: Queries, rows: Sequence[Row]) -> list[Array]:
     """The resources of these rows of arrays. Reads a row for each task, so call it
     in a thread.
     """
+    if not rows:
+        return []
     ids = [row["id"] for row in rows]
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for count in queries.task_counts(ids) if ids else ():
-        found[count["array_id"]].append(count)
-    users = queries.users_of_arrays(ids) if ids else {}
-    return [_array(row, found[row["id"]], users.get(row["id"])) for row in rows]
+    counts: defaultdict[str, list[Row]] = defaultdict(list)
+    for count in queries.task_counts(ids):
+        counts[count["array_id"]].append(count)
+    users = queries.users_of_arrays(ids)
+    return [_array(row, counts[row["id"]], users.get(row["id"])) for row in rows]
 
 
 def present_array(queries: Queries, array_id: str) -> Array:

@@ -1,5 +1,6 @@
 """Prometheus metrics, read off the instance when asked: nothing is counted twice."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -20,58 +21,68 @@ class _StateCollector(Collector):
         self, app_state: AppState, job_counts: Mapping[str, int], visibility: Visibility
     ) -> None:
         self._app_state = app_state
+        self._core = app_state.controller.core
         self._visibility = visibility
         self._job_counts = job_counts
 
     def collect(self) -> Iterable[Metric]:
         """Jobs by state, live attempts, nodes, GPUs, commits, providers, webhooks."""
-        core = self._app_state.controller.core
+        yield self._jobs()
+        yield from self._attempts()
+        yield self._nodes()
+        yield self._gpus()
+        yield CounterMetricFamily(
+            "gpuyard_ledger_commits",
+            "Commits since the server started",
+            self._core.writer.commits,
+        )
+        yield from _providers(self._app_state.controller.health)
+        if self._app_state.notifier:
+            yield _deliveries(self._app_state.notifier.outcomes)
+            yield _dead_letters(self._app_state.notifier)
+
+    def _jobs(self) -> Metric:
         jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
         for state in JobState:
             jobs.add_metric([state.value], self._job_counts.get(state.value, 0))
-        yield jobs
-        attempts = [
-            attempt
-            for attempt in core.view.attempts.values()
-            if self._visibility.sees(core.view.jobs[attempt.job_id].project)
-        ]
-        prompts = sum(bool(core.view.jobs[a.job_id].shape.model) for a in attempts)
+        return jobs
+
+    def _attempts(self) -> Iterable[Metric]:
+        view = self._core.view
+        jobs = [view.jobs[attempt.job_id] for attempt in view.attempts.values()]
+        seen = [job for job in jobs if self._visibility.sees(job.project)]
+        prompts = sum(bool(job.shape.model) for job in seen)
         yield GaugeMetricFamily(
             "gpuyard_attempts_live",
             "Attempts that are live, without those of prompts",
-            len(attempts) - prompts,
+            len(seen) - prompts,
         )
         yield GaugeMetricFamily(
             "gpuyard_prompts_live",
             "Prompts that wait in the queue of their model or are being answered",
             prompts,
         )
+
+    def _nodes(self) -> Metric:
         nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])
-        for state in sorted({node.state for node in core.view.nodes.values()}):
-            nodes.add_metric(
-                [state], sum(node.state == state for node in core.view.nodes.values())
-            )
-        yield nodes
+        counts = Counter(node.state for node in self._core.view.nodes.values())
+        for state, count in sorted(counts.items()):
+            nodes.add_metric([state], count)
+        return nodes
+
+    def _gpus(self) -> Metric:
+        view = self._core.view
         busy = {
             uuid
-            for a in core.view.attempts.values()
-            for place in a.placements
-            for uuid in place.gpu_uuids
+            for attempt in view.attempts.values()
+            for placement in attempt.placements
+            for uuid in placement.gpu_uuids
         }
-        present = [uuid for uuid, device in core.view.devices.items() if device.node_id]
+        present = {uuid for uuid, device in view.devices.items() if device.node_id}
         gpus = GaugeMetricFamily("gpuyard_gpus", "GPUs by use", labels=["use"])
         gpus.add_metric(["busy"], len(busy))
-        gpus.add_metric(["free"], len(set(present) - busy))
-        yield gpus
-        yield CounterMetricFamily(
-            "gpuyard_ledger_commits",
-            "Commits since the server started",
-            core.writer.commits,
-        )
-        yield from _providers(self._app_state.controller.health)
-        if self._app_state.notifier:
-            yield _deliveries(self._app_state.notifier.outcomes)
-            yield _dead_letters(self._app_state.notifier)
+        gpus.add_metric(["free"], len(present - busy))
+        return gpus
 
 
 def _providers(health: ProviderHealth) -> Iterable[Metric]:

@@ -57,10 +57,10 @@ class SeriesSummaries:
         attempts = self._queries.attempts_of([job_id]).get(job_id, [])
         ids = [row["id"] for row in attempts]
         wanted = names or self._queries.series_names(job_id)
-        found = {name: self._one(job_id, ids, name, limit) for name in wanted}
+        found = {name: self._drawn(job_id, ids, name, limit) for name in wanted}
         return {name: found[name] for name in sorted(found) if found[name][0]}
 
-    def _one(self, job_id: str, ids: list[str], name: str, limit: int) -> Drawn:
+    def _drawn(self, job_id: str, ids: list[str], name: str, limit: int) -> Drawn:
         with self._lock:
             known = self._known.setdefault((job_id, name), _Known())
             self._known.move_to_end((job_id, name))

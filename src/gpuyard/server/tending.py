@@ -22,14 +22,16 @@ async def tend(app_state: AppState) -> None:
         await asyncio.sleep(app_state.settings.workspaces.look_s)
         if not app_state.leads:
             continue
-        await _try("workspaces", app_state.controller.workspaces.look)
+        await _look_after("workspaces", app_state.controller.workspaces.look)
         if time.monotonic() >= rarely_at:
             rarely_at = time.monotonic() + _RARELY_S
-            await _try("datasets", app_state.controller.datasets.remove_abandoned)
-            await _try("bills", app_state.controller.cloud_bills.look)
+            await _look_after(
+                "datasets", app_state.controller.datasets.remove_abandoned
+            )
+            await _look_after("bills", app_state.controller.cloud_bills.look)
 
 
-async def _try(what: str, work: Callable[[], Awaitable[object]]) -> None:
+async def _look_after(what: str, work: Callable[[], Awaitable[object]]) -> None:
     try:
         await work()
     except Exception:

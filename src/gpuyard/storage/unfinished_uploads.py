@@ -74,11 +74,13 @@ class _Access:
     def url(self, method: str, key: str, query: Query) -> str:
         """A signed URL of an object of the bucket, or, with no key, of the bucket."""
         path = f"{self.root}{quote(key)}"
-        pairs = sorted((_quoted(k), _quoted(v)) for k, v in self._all(query).items())
-        asked = "&".join(f"{name}={value}" for name, value in pairs)
-        request = f"{method}\n{path}\n{asked}\nhost:{self.host}\n\nhost"
-        signature = self._sign(f"{request}\nUNSIGNED-PAYLOAD")
-        signed = f"{asked}&X-Amz-Signature={signature}"
+        parameters = sorted(
+            (_quoted(name), _quoted(value)) for name, value in self._all(query).items()
+        )
+        asked = "&".join(f"{name}={value}" for name, value in parameters)
+        signed_headers = f"host:{self.host}\n\nhost"
+        request = "\n".join([method, path, asked, signed_headers, "UNSIGNED-PAYLOAD"])
+        signed = f"{asked}&X-Amz-Signature={self._sign(request)}"
         return urlunsplit((self.scheme, self.host, path, signed, ""))
 
     def _all(self, query: Query) -> dict[str, str]:

@@ -290,24 +290,30 @@ def _empty(top: int) -> None:
     longer, and no descriptor stays open for each level.
     """
     mark = secrets.token_hex(8)
-    moved = count()
+    new_names = (f".{mark}-{number}" for number in count())
     stuck: set[str] = set()
     while names := set(os.listdir(top)) - stuck:
         for name in names:
             if _unlink(name, top):
                 continue
             with suppress(OSError):
-                inner = os.open(name, _FOLDER, dir_fd=top)
-                try:
-                    _make_writable(inner)
-                    for child in entries(inner):
-                        if not _unlink(child.name, inner):
-                            fresh = f".{mark}-{next(moved)}"
-                            _move_up(child.name, inner, fresh, top)
-                finally:
-                    os.close(inner)
+                _move_contents_up(name, top, new_names)
             if not _unlink(name, top):
                 stuck.add(name)
+
+
+def _move_contents_up(name: str, top: int, new_names: Iterator[str]) -> None:
+    """Remove what is in a folder below the open one; its folders that are not empty get
+    new names in that. OSError.
+    """
+    inner = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        _make_writable(inner)
+        for child in entries(inner):
+            if not _unlink(child.name, inner):
+                _move_up(child.name, inner, next(new_names), top)
+    finally:
+        os.close(inner)
 
 
 def _move_up(name: str, folder: int, fresh: str, top: int) -> None:

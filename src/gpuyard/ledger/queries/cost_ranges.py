@@ -219,12 +219,14 @@ class CostRanges:
     ) -> list[tuple[Any, ...]]:
         """The row of a statement with one row, for each of these ranges of a kind."""
         found: list[tuple[Any, ...]] = []
-        for begin in range(0, len(bounds), _AT_ONCE[-1]):
-            asked = bounds[begin : begin + _AT_ONCE[-1]]
+        most = _AT_ONCE[-1]
+        for begin in range(0, len(bounds), most):
+            asked = bounds[begin : begin + most]
             size = next(size for size in _AT_ONCE if size >= len(asked))
+            # Statements have few sizes. What is left of one asks for nothing.
+            filled = [*asked, *([_NO_RANGE] * (size - len(asked)))]
             values = _named(index.kind, kind)
-            for number in range(size):
-                own = asked[number] if number < len(asked) else _NO_RANGE
+            for number, own in enumerate(filled):
                 values.update({f"{name}_{number}": at for name, at in own.items()})
             rows = sorted(self._rows(_for_each(statement, size), values))
             found += [row[1:] for row in rows[: len(asked)]]

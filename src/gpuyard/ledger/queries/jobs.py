@@ -104,18 +104,26 @@ class JobQueries(LedgerReader):
         """
         seen = visible(jobs.c.project, hidden)
         if len(reference) >= SHORTEST_TAIL:
-            tail = sa.literal_column(JOB_TAIL) == reference[-SHORTEST_TAIL:]
-            ending = sa.select(jobs.c.id).where(
-                tail, jobs.c.id.like("%" + escape_like(reference), escape="\\"), *seen
-            )
-            found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()))]
+            found = self._ids_ending_with(reference, seen)
             if found:
                 return [reference] if reference in found else found[:limit]
         named = sa.select(jobs.c.id).where(jobs.c.name == reference, *seen)
         newest_first = named.order_by(jobs.c.id.desc())
         own = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
-        found = self._row(newest_first.where(own)) or self._row(newest_first)
-        return [found["id"]] if found else []
+        newest = self._row(newest_first.where(own)) or self._row(newest_first)
+        return [newest["id"]] if newest else []
+
+    def _ids_ending_with(
+        self, text: str, seen: Sequence[sa.ColumnElement[bool]]
+    ) -> list[str]:
+        """The ids of such jobs that fulfil `seen`, newest first. `text` has at least
+        SHORTEST_TAIL characters: there is an index of so many.
+        """
+        in_index = sa.literal_column(JOB_TAIL) == text[-SHORTEST_TAIL:]
+        ends_so = jobs.c.id.like("%" + escape_like(text), escape="\\")
+        ending = sa.select(jobs.c.id).where(in_index, ends_so, *seen)
+        rows = self._rows(ending.order_by(jobs.c.id.desc()))
+        return [row["id"] for row in rows]
 
     def visible_job_ids(
         self, job_ids: Sequence[str], hidden: Collection[str] = ()

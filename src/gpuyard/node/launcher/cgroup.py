@@ -61,23 +61,14 @@ class Cgroup:
         the agent's own group. Raises ValueError for an id that is no file name.
         """
         _check_name(attempt_id)
-        available = hierarchies(root)
-        all_exist = all(hierarchy.root.is_dir() for hierarchy in available)
-        if limits.wanted() and not all_exist:
-            # Somebody has removed the groups since.
-            hierarchies.cache_clear()
-            available = hierarchies(root)
+        available = _available(root, limits)
         paths: list[Path] = []
         enforced: dict[str, str] = {}
         for limit, value in limits.wanted().items():
-            for hierarchy in available:
-                if _CONTROLLERS[limit] not in hierarchy.controllers:
-                    continue
-                group = hierarchy.root / attempt_id
-                if _enforce(group, hierarchy.version, limit, value):
-                    paths.append(group)
-                    enforced[limit] = f"cgroup v{hierarchy.version}"
-                    break
+            made = _first_that_enforces(available, attempt_id, limit, value)
+            if made:
+                paths.append(made[0])
+                enforced[limit] = f"cgroup v{made[1]}"
         if devices is not None:
             confined = _confine(available, attempt_id, devices)
             if confined:
@@ -87,11 +78,10 @@ class Cgroup:
         # the processes. Else one more is made; the first hierarchy is the best for it.
         can_kill = any((path / "cgroup.kill").exists() for path in paths)
         if "processes" not in enforced and not can_kill:
-            for hierarchy in available:
-                group = hierarchy.root / attempt_id
-                if make(group):
-                    paths.append(group)
-                    break
+            groups = [hierarchy.root / attempt_id for hierarchy in available]
+            tracking = next(filter(make, groups), None)
+            if tracking:
+                paths.append(tracking)
         return cls(tuple(dict.fromkeys(paths)), enforced) if paths else None
 
     @classmethod
@@ -221,6 +211,32 @@ def can_confine_devices(root: Path | None = None) -> bool:
         return False
     remove(confined[0])
     return True
+
+
+def _available(root: Path | None, limits: ProcessLimits) -> Sequence[Hierarchy]:
+    """The trees where groups can be made below `root`, found again if somebody has
+    removed what was found before.
+    """
+    available = hierarchies(root)
+    all_exist = all(hierarchy.root.is_dir() for hierarchy in available)
+    if limits.wanted() and not all_exist:
+        hierarchies.cache_clear()
+        return hierarchies(root)
+    return available
+
+
+def _first_that_enforces(
+    available: Sequence[Hierarchy], name: str, limit: str, value: float
+) -> tuple[Path, int] | None:
+    """Set a limit of the group `name` in the first tree that takes it; returns the
+    group and the version. None, with no group made, if there is none.
+    """
+    for hierarchy in available:
+        if _CONTROLLERS[limit] in hierarchy.controllers:
+            group = hierarchy.root / name
+            if _enforce(group, hierarchy.version, limit, value):
+                return group, hierarchy.version
+    return None
 
 
 def _confine(

@@ -121,17 +121,13 @@ def follow(
         if checkpoints:
             checkpoints.scan()
         received = signal.sigtimedwait(awaited, 0.05 if job.stop_reason else 0.2)
-        if received is None or received.si_signo == signal.SIGCHLD:
-            if passed_on and job.must_save():
-                job.ask_to_save()
-            if job.must_stop(folder):
-                job.stop(*_stop_reason(folder, job))
-        elif passed_on is None:
-            job.stop(*_stop_reason(folder, job))
-        elif received.si_signo in passed_on:
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            _obey(received.si_signo, job, folder, passed_on)
+            continue
+        if passed_on and job.must_save():
             job.ask_to_save()
-        elif received.si_signo != signal.SIGUSR1:
-            job.stop("passed on", may_save=False)
+        if job.must_stop(folder):
+            job.stop(*_stop_reason(folder, job))
     # A signal to the whole job may end the program before it arrives here.
     if passed_on is None and not job.stop_reason:
         ended_by_signal = -job.code in _STOP_SIGNALS
@@ -143,6 +139,18 @@ def follow(
         time.sleep(0.01)
     if checkpoints:
         checkpoints.scan(last=not job.stop_reason or job.code >= 0)
+
+
+def _obey(
+    number: int, job: RunningProgram, folder: Path, passed_on: Optional[Set[int]]
+) -> None:
+    """Do what a signal to this runner asks for; `passed_on` as in `follow`."""
+    if passed_on is None:
+        job.stop(*_stop_reason(folder, job))
+    elif number in passed_on:
+        job.ask_to_save()
+    elif number != signal.SIGUSR1:
+        job.stop("passed on", may_save=False)
 
 
 def _take_secrets(folder: Path) -> Dict[str, str]:

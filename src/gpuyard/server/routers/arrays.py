@@ -75,7 +75,7 @@ async def submit_array(request: Request, app_state: TheAppState) -> Array:
     rights = rights_of(request.scope, app_state.controller)
     arrays = app_state.controller.requests.arrays
     array_id = await arrays.create(document, user, rights)
-    return await _one(request, app_state, array_id)
+    return await _present_array(request, app_state, array_id)
 
 
 @router.get("")
@@ -108,7 +108,9 @@ async def show_array(reference: str, request: Request, app_state: TheAppState) -
     """An array by id, by a unique ending of its id, or the newest of a name; with its
     spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
     """
-    return await _one(request, app_state, _find(request, app_state, reference))
+    return await _present_array(
+        request, app_state, _find(request, app_state, reference)
+    )
 
 
 @router.patch("/{reference}")
@@ -120,7 +122,7 @@ async def update_array(
     """
     array_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update_array(array_id, body.changes())
-    return await _one(request, app_state, array_id)
+    return await _present_array(request, app_state, array_id)
 
 
 @router.post("/{reference}/cancel")
@@ -131,7 +133,7 @@ async def cancel_array(
     array_id = await _find_own(request, app_state, reference)
     job_ids = await asyncio.to_thread(app_state.queries.task_ids, array_id)
     await app_state.controller.requests.cancel_many(job_ids)
-    return await _one(request, app_state, array_id)
+    return await _present_array(request, app_state, array_id)
 
 
 @router.post("/{reference}/resume")
@@ -154,7 +156,7 @@ async def resume_array(
         )
     requests = app_state.controller.requests
     await requests.resume_array(array_id, wanted.changes())
-    return await _one(request, app_state, array_id)
+    return await _present_array(request, app_state, array_id)
 
 
 @router.get("/{reference}/why")
@@ -176,7 +178,7 @@ async def why_array(
             }
             visibility = visibility_of(request.scope, app_state.controller)
             return conceal(app_state.queries, visibility, told)
-    array = await _one(request, app_state, array_id)
+    array = await _present_array(request, app_state, array_id)
     summary = f"None of its tasks waits: {count_words(array.counts)}."
     return {
         "array_id": array_id,
@@ -203,7 +205,7 @@ def _find(request: Request, app_state: AppState, reference: str) -> str:
     return app_state.controller.requests.lookup.find_array(reference, visibility)
 
 
-async def _one(request: Request, app_state: AppState, array_id: str) -> Array:
+async def _present_array(request: Request, app_state: AppState, array_id: str) -> Array:
     visibility = visibility_of(request.scope, app_state.controller)
     lookup = app_state.controller.requests.lookup
 

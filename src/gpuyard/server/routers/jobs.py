@@ -213,18 +213,8 @@ async def list_jobs(
     cursor: str | None = None,
 ) -> Response:
     """Jobs, newest first; the tasks of arrays among them, or `folded`."""
-    is_cursor = _CURSOR.fullmatch(cursor) if cursor is not None else None
-    if cursor is not None and is_cursor is None:
-        raise InvalidInputError.of(
-            "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
-        )
-    if folded and array is not None:
-        raise InvalidInputError.of(
-            "folded", "does not go with array", "leave one of them out"
-        )
-    if len(label or ()) > _MOST_LABELS:
-        fault = f"is given {len(label or ())} times"
-        raise InvalidInputError.of("label", fault, f"give {_MOST_LABELS} at most")
+    before = _place_of(cursor)
+    _refuse_filters(label or (), array, folded=folded)
     find_array = app_state.controller.requests.lookup.find_array
     visibility = visibility_of(request.scope, app_state.controller)
     wanted = JobFilter(
@@ -238,7 +228,6 @@ async def list_jobs(
         without_tasks=folded,
         hidden=visibility.hidden,
     )
-    before = is_cursor[1] if is_cursor else None
     # Some conditions make it look through all history.
     rows = await asyncio.to_thread(
         app_state.queries.jobs_page,
@@ -255,6 +244,31 @@ async def list_jobs(
     page = JobPage(items=items[:limit], next=items[limit - 1].id if more else None)
     # So that FastAPI does not validate it again.
     return Response(page.model_dump_json(), media_type=_JSON)
+
+
+def _place_of(cursor: str | None) -> str | None:
+    """The end of the id of the last item before a page; None for the first page.
+    InvalidInputError.
+    """
+    if cursor is None:
+        return None
+    known = _CURSOR.fullmatch(cursor)
+    if known is None:
+        raise InvalidInputError.of(
+            "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
+        )
+    return known[1]
+
+
+def _refuse_filters(labels: Sequence[str], array: str | None, *, folded: bool) -> None:
+    """InvalidInputError for filters that exclude each other, or are too many."""
+    if folded and array is not None:
+        raise InvalidInputError.of(
+            "folded", "does not go with array", "leave one of them out"
+        )
+    if len(labels) > _MOST_LABELS:
+        fault = f"is given {len(labels)} times"
+        raise InvalidInputError.of("label", fault, f"give {_MOST_LABELS} at most")
 
 
 def _arrays(
@@ -276,7 +290,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _one(app_state: AppState, job_id: str) -> Job:
+def _present_job(app_state: AppState, job_id: str) -> Job:
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
@@ -285,7 +299,7 @@ def _one(app_state: AppState, job_id: str) -> Job:
 
 async def _with_spec(request: Request, app_state: AppState, reference: str) -> Job:
     """The job that this means to who asks, with its spec."""
-    job = _one(app_state, _find(request, app_state, reference))
+    job = _present_job(app_state, _find(request, app_state, reference))
     visibility = visibility_of(request.scope, app_state.controller)
     lookup = app_state.controller.requests.lookup
     spec = present_spec(app_state, job.id)
@@ -340,7 +354,7 @@ async def cancel(reference: str, request: Request, app_state: TheAppState) -> Jo
     """End a job. Idempotent; a job that is over stays as it is."""
     job_id = await _find_own(request, app_state, reference)
     await app_state.controller.requests.cancel(job_id)
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.post("/{reference}/resume")
@@ -356,7 +370,7 @@ async def resume(
     await app_state.controller.requests.resume(
         job_id, wanted.checkpoint, wanted.changes()
     )
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.patch("/{reference}")
@@ -369,7 +383,7 @@ async def update(
     """
     job_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update(job_id, body.changes())
-    return _one(app_state, job_id)
+    return _present_job(app_state, job_id)
 
 
 @router.get("/{reference}/why")
@@ -385,7 +399,7 @@ async def why(
         told = {"job_id": job_id, "pending": True, **asdict(answer)}
         visibility = visibility_of(request.scope, app_state.controller)
         return conceal(app_state.queries, visibility, told)
-    job = _one(app_state, job_id)
+    job = _present_job(app_state, job_id)
     return {
         "job_id": job_id,
         "pending": False,

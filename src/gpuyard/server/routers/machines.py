@@ -2,6 +2,7 @@
 on.
 """
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -107,46 +108,48 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
     has just started waits some seconds for its first node.
     """
     await app_state.controller.requests.until_node_is_known()
-    separations = app_state.controller.gpus.separations()
-    visibility = visibility_of(request.scope, app_state.controller)
+    queries = app_state.queries
+    controller = app_state.controller
+    separations = controller.gpus.separations()
+    visibility = visibility_of(request.scope, controller)
+    gpu_counts = Counter(gpu["node_id"] for gpu in queries.gpus())
     items: list[dict[str, Any]] = []
-    for stored in app_state.queries.nodes():
+    for stored in queries.nodes():
         if stored["state"] == REMOVED:
             continue
         row = {name: stored[name] for name in stored if name != "certificate"}
-        places = [
-            place
-            for attempt in app_state.controller.core.view.attempts_on(row["id"])
-            for place in attempt.placements
-            if place.node_id == row["id"]
-        ]
-        booked = {
-            "cpus": sum(place.cpus for place in places),
-            "memory_gb": sum(place.memory_gb for place in places),
-            "gpus": sum(len(place.gpu_uuids) for place in places),
-        }
-        gpus = sum(gpu["node_id"] == row["id"] for gpu in app_state.queries.gpus())
-        barred = app_state.controller.core.view.node(row["id"]).barred.get(
-            row["provider"]
-        )
+        node_id = row["id"]
+        barred = controller.core.view.node(node_id).barred.get(row["provider"])
+        disk = controller.disks.of(node_id)
         items.append(
             {
                 **row,
                 "cordoned": bool(row["cordoned"]),
                 "joined": bool(stored["certificate"]),
-                "pool": app_state.controller.pools.pool_of(row["id"]),
-                "gpus": gpus,
-                "booked": booked,
+                "pool": controller.pools.pool_of(node_id),
+                "gpus": gpu_counts[node_id],
+                "booked": _booked_on(node_id, controller.core),
                 "quarantine": barred,
-                "separation": separations.get(row["id"]),
-                "disk": conceal(
-                    app_state.queries,
-                    visibility,
-                    app_state.controller.disks.of(row["id"]),
-                ),
+                "separation": separations.get(node_id),
+                "disk": conceal(queries, visibility, disk),
             }
         )
     return {"items": items, "next": None}
+
+
+def _booked_on(node_id: str, core: Core) -> dict[str, float]:
+    """What the live attempts have of a node."""
+    placements = [
+        placement
+        for attempt in core.view.attempts_on(node_id)
+        for placement in attempt.placements
+        if placement.node_id == node_id
+    ]
+    return {
+        "cpus": sum(placement.cpus for placement in placements),
+        "memory_gb": sum(placement.memory_gb for placement in placements),
+        "gpus": sum(len(placement.gpu_uuids) for placement in placements),
+    }
 
 
 @router.get("/queues")

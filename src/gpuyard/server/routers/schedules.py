@@ -57,7 +57,7 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
     user = submitter_of(request.scope)
     rights = rights_of(request.scope, app_state.controller)
     schedule = await app_state.controller.schedules.create(spec, user, rights)
-    return await _one(request, app_state, schedule)
+    return await _present_schedule(request, app_state, schedule)
 
 
 @router.get("")
@@ -66,7 +66,7 @@ async def list_schedules(request: Request, app_state: TheAppState) -> SchedulePa
     visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
     seen = [one for one in stored if visibility.sees(one.spec.get("project"))]
-    return SchedulePage(items=await _presented(request, app_state, seen))
+    return SchedulePage(items=await _present_schedules(request, app_state, seen))
 
 
 @router.get("/{reference}")
@@ -76,7 +76,9 @@ async def show_schedule(
     """A schedule by id, by a unique ending of its id, or the newest of a name."""
     visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    return await _one(request, app_state, find_schedule(stored, reference, visibility))
+    return await _present_schedule(
+        request, app_state, find_schedule(stored, reference, visibility)
+    )
 
 
 @router.patch("/{reference}")
@@ -89,7 +91,7 @@ async def change_schedule(
     """
     schedule_id = _find_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.change(schedule_id, changes)
-    return await _one(request, app_state, schedule)
+    return await _present_schedule(request, app_state, schedule)
 
 
 @router.delete("/{reference}")
@@ -99,7 +101,7 @@ async def delete_schedule(
     """Delete a schedule; answers with what it was. Its jobs go on."""
     schedule_id = _find_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.delete(schedule_id)
-    return await _one(request, app_state, schedule)
+    return await _present_schedule(request, app_state, schedule)
 
 
 @router.post("/{reference}/run", status_code=201)
@@ -131,14 +133,14 @@ def _find_own(request: Request, app_state: AppState, reference: str) -> str:
     return schedule.id
 
 
-async def _one(
+async def _present_schedule(
     request: Request, app_state: AppState, schedule: LiveSchedule
 ) -> Schedule:
-    (presented,) = await _presented(request, app_state, [schedule])
+    (presented,) = await _present_schedules(request, app_state, [schedule])
     return presented
 
 
-async def _presented(
+async def _present_schedules(
     request: Request, app_state: AppState, schedules: Sequence[LiveSchedule]
 ) -> list[Schedule]:
     """The resources, with the states that their last jobs have now."""
