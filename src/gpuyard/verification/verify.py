@@ -47,7 +47,7 @@ from gpuyard.verification.session import (
     with_policy,
 )
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
-from gpuyard.verification.trusted_changes import TrustedChangedError
+from gpuyard.verification.trusted_changes import TrustedChangedError, silence_of
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -78,9 +78,10 @@ class VerificationReport:
 
     `executors`: the records of all executors. `left_out`: executors for which there was
     no sample, or whose trusted executor has changed. `faults`: in words, which trusted
-    executor has changed, which evidence was not kept and what was not reported to the
-    instance. `changed`: the classes that were not verified, because their trusted
-    executors have changed or the limits of their tolerance are not measured.
+    executor has changed or does not answer, which evidence was not kept and what was
+    not reported to the instance. `changed`: the classes that were not verified, because
+    their trusted executors have changed or the limits of their tolerance are not
+    measured.
     """
 
     checks: list[Check]
@@ -131,15 +132,25 @@ async def verify(
         raise TrustedChangedError(" ".join(changed.values()))
     # One that has changed only during the batch was compared with nobody, either.
     changed |= (await comparable(session, executors))[1]
+    silent = await call(_silences, session, executors)
     done = {check.executor.name for check in checks}
     records = await call(session.context.records.executors)
     return VerificationReport(
         checks,
         {record.name: record for record in records},
         [one.name for one in executors if one.name not in done],
-        [*changed.values(), *ending.faults],
+        [*changed.values(), *silent, *ending.faults],
         [cls.value for cls in changed],
     )
+
+
+def _silences(session: Session, executors: Sequence[Executor]) -> list[str]:
+    """The trusted executors of these that do not judge when they are asked."""
+    records = session.store.records
+    classes = sorted({executor.gpu_class for executor in executors})
+    judges = [(cls, session.trusted.get(cls)) for cls in classes]
+    found = [silence_of(records, cls, judge.name) for cls, judge in judges if judge]
+    return [words for words in found if words]
 
 
 async def _in_turns(

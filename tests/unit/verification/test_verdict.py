@@ -163,7 +163,7 @@ def test_what_broke_on_our_side_blames_nobody() -> None:
 def test_who_waits_behind_other_jobs_of_ours_has_neither_failed_nor_passed() -> None:
     found, lines = verdict(waited="job_1 has not begun", answers=None, sha256=None)
     assert found is CheckOutcome.WAITED and lines == {
-        "waited": (None, "other jobs of ours have its place: job_1 has not begun")
+        "waited": (None, "other jobs of ours come first: job_1 has not begun")
     }
 
 
@@ -198,7 +198,7 @@ def test_a_claim_that_is_wrong_fails_a_check_with_right_answers() -> None:
         assert found is CheckOutcome.FAILED and lines["vram_digest"][0] is False
 
 
-@pytest.mark.parametrize("stopped", ["fault", "unexplained"])
+@pytest.mark.parametrize("stopped", ["fault", "waited", "unexplained"])
 def test_what_stops_a_check_hides_no_claim_that_came(stopped: str) -> None:
     expected = Expected(
         "practice-12",
@@ -211,7 +211,11 @@ def test_what_stops_a_check_hides_no_claim_that_came(stopped: str) -> None:
     right = {"vram": {"gigabytes": 0.001, "digest": "ab" * 32}}
     found, lines = verdict(expected=expected, claims=wrong, **{stopped: "it hangs"})
     assert found is CheckOutcome.FAILED and lines["vram_digest"][0] is False
-    nothing = {"fault": CheckOutcome.BLAMELESS, "unexplained": CheckOutcome.UNEXPLAINED}
+    nothing = {
+        "fault": CheckOutcome.BLAMELESS,
+        "waited": CheckOutcome.WAITED,
+        "unexplained": CheckOutcome.UNEXPLAINED,
+    }
     for claims in (right, None):  # none came before it was stopped
         found, _ = verdict(expected=expected, claims=claims, **{stopped: "it hangs"})
         assert found is nothing[stopped]
