@@ -82,23 +82,10 @@ async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
             check.fault = f"{_NOT_COMPARED}: {error}"
         except (TrustedAway, LeaseBusy, LeaseLost) as error:
             gone[cls] = error
-            _note_away(check, error)
+            check.fault = f"{_NOT_COMPARED}: {_DID_NOT}: {error}"
         except ExecutorFault as error:
             check.unexplained = f"{_NOT_COMPARED}: {_DID_NOT}: {error}"
         await call(check.judge)
-
-
-def _note_away(check: Check, error: TrustedAway | LeaseBusy | LeaseLost) -> None:
-    """Note that the trusted executor could not even begin to follow.
-
-    Who keeps it at work must not get jobs unchecked for ever, so that is no excuse for
-    good, as it is none where a place is never free.
-    """
-    words = f"{_NOT_COMPARED}: {_DID_NOT}: {error}"
-    if isinstance(error, LeaseBusy) or (isinstance(error, TrustedAway) and error.busy):
-        check.waited = words
-    else:
-        check.fault = words
 
 
 _NOT_COMPARED = "its fingerprints could not be compared"

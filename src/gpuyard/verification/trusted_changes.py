@@ -23,7 +23,11 @@ from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records import Records
 from gpuyard.verification.tolerance import changes_of_runtime
 from gpuyard.verification.tolerance_limits import PREFIX
-from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
+from gpuyard.verification.trusted_executor import (
+    ExecutorFault,
+    TrustedAway,
+    TrustedExecutor,
+)
 
 T = TypeVar("T")
 SILENCES_TOLD = 3
@@ -92,10 +96,17 @@ async def let_judge(
     try:
         done = await when_trusted_is_free(context, trusted, work)
     except (ExecutorFault, LeaseBusy, LeaseLost) as error:
-        await call(context.records.note_silence, cls, f"{error}"[:_LONGEST_REASON])
+        await note_silence(context, cls, error)
         raise
     await call(context.records.note_answer, cls)
     return done
+
+
+async def note_silence(context: Context, cls: Class, error: Exception) -> None:
+    """Note that the trusted executor of a class did not do what it was asked."""
+    busy = isinstance(error, TrustedAway) and error.busy
+    reason = one_line(f"{error}")[:_LONGEST_REASON]
+    await call(context.records.note_silence, cls, reason, busy=busy)
 
 
 def silence_of(records: Records, cls: Class, name: str) -> str:
@@ -109,7 +120,7 @@ def silence_of(records: Records, cls: Class, name: str) -> str:
     return (
         f"class {cls}: its trusted executor {name} was asked {silence.times} times in a"
         f" row since {since} UTC, and did not answer, so checks may come to nothing."
-        f" Give it no other jobs. The last time: {one_line(silence.reason)}"
+        f" Give it no other jobs. The last time: {silence.reason}"
     )
 
 

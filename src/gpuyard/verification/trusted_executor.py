@@ -177,6 +177,12 @@ class JobTrustedExecutor:
         return self._executor.name
 
     @property
+    def gpu_place(self) -> str:
+        """The instance's name of its GPU as a place; empty if no GPU is named."""
+        gpu = self._executor.settings.gpu
+        return f"gpu:{gpu}" if gpu else ""
+
+    @property
     def engine_kind(self) -> str:
         """What answers there, such as `vllm`."""
         return self._executor.settings.engine.kind

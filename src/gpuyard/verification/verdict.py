@@ -32,10 +32,9 @@ class CheckOutcome(StrEnum):
 
     Excused: receipts show that the executor worked for others. Blameless: our side or
     the trusted executor failed. Waited: we had given its place to other jobs of ours,
-    or that of the trusted executor, so that a job did not start in time. Unjudged: the
-    answers are right, but something that was asked for could not be compared with
-    anything, so the check is not passed. Unexplained: it came to nothing, and nothing
-    shows whose fault that was.
+    so that its job did not start in time. Unjudged: the answers are right, but
+    something that was asked for could not be compared with anything, so the check is
+    not passed. Unexplained: it came to nothing, and nothing shows whose fault that was.
     Other engine: the executor says that its engine is of another version than the
     trusted one, and that the settings do not allow, or only what shows nothing of it.
     """
@@ -69,9 +68,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `sha256`: the hash that the executor sent first, `answers`: its file as it came.
     `unread`: why a file could not be kept. `silence`: why none came. `receipts` excuse
     it at `declined_at`; `issuers` are the public keys (name → hex). `fault`: what
-    failed on our side, as we can show. `waited`: that its job did not start, or could
-    not be judged, because we had given the place to other jobs. `unexplained`: what
-    failed without such proof.
+    failed on our side, as we can show. `waited`: that its job did not start, because we
+    had given its place to other jobs. `unexplained`: what failed without such proof.
     """
 
     check: str
@@ -146,8 +144,7 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
         return (line, *_claims_that_came(evidence))
     if evidence.waited:
         reason = f"other jobs of ours come first: {evidence.waited}"
-        line = VerdictLine("waited", None, reason)
-        return (line, *_claims_that_came(evidence))
+        return (VerdictLine("waited", None, reason),)
     if evidence.unexplained:
         reason = f"nothing shows whose fault it was: {evidence.unexplained}"
         line = VerdictLine("unexplained", None, reason)

@@ -48,6 +48,7 @@ from gpuyard.verification.session import (
 )
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
 from gpuyard.verification.trusted_changes import TrustedChangedError, silence_of
+from gpuyard.verification.trusted_places import keep_trusted_free
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -127,12 +128,16 @@ async def verify(
             session, left, claims=claims, ending=ending, every_prompt=every_prompt
         )
 
-    checks, changed = await _in_turns(session, executors, batch, say)
+    try:
+        checks, changed = await _in_turns(session, executors, batch, say)
+    except NotPreparedError:
+        await _silences(session, executors)  # maybe other jobs keep it from answering
+        raise
     if changed and not checks:
         raise TrustedChangedError(" ".join(changed.values()))
     # One that has changed only during the batch was compared with nobody, either.
     changed |= (await comparable(session, executors))[1]
-    silent = await call(_silences, session, executors)
+    silent = await _silences(session, executors)
     done = {check.executor.name for check in checks}
     records = await call(session.context.records.executors)
     return VerificationReport(
@@ -144,13 +149,16 @@ async def verify(
     )
 
 
-def _silences(session: Session, executors: Sequence[Executor]) -> list[str]:
-    """The trusted executors of these that do not judge when they are asked."""
+async def _silences(session: Session, executors: Sequence[Executor]) -> list[str]:
+    """Which trusted executors of these do not answer, in words. Those that other jobs
+    keep from it get no new ones.
+    """
     records = session.store.records
     classes = sorted({executor.gpu_class for executor in executors})
-    judges = [(cls, session.trusted.get(cls)) for cls in classes]
-    found = [silence_of(records, cls, judge.name) for cls, judge in judges if judge]
-    return [words for words in found if words]
+    judges = [(cls, session.trusted[cls]) for cls in classes if cls in session.trusted]
+    told = [await call(silence_of, records, cls, judge.name) for cls, judge in judges]
+    failed = await keep_trusted_free(session.client, records, judges)
+    return [*filter(None, told), *failed]
 
 
 async def _in_turns(

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 SOLVER_LABEL = "verification"
 """The label that the jobs of solvers have; its value is the check."""
-# What `why` calls it when a rule of ours keeps a job back, wherever it would run.
-_RULES = frozenset({"quota", "budget", "held"})
-# What it says when others have the place, or get it first.
-_TURNS = frozenset({"share", "reserved", "preempting"})
+# What `why` calls it when a rule of ours keeps a job back, whoever has the place.
+_RULES = frozenset({"quota", "budget", "held", "reserved"})
+# What it says when others get the place first.
+_TURNS = frozenset({"share", "preempting"})
 # What it says of external queues; the rest is about nodes with agents of ours.
 _EXTERNAL = "engine"
 
@@ -30,7 +30,8 @@ class Obstacle(StrEnum):
     """What keeps a job from beginning.
 
     `other_jobs`: other jobs of ours have its place, or come first. `own_rule`: a quota,
-    a budget, or a person who holds it. `unknown`: neither, as far as we can tell.
+    a budget, a reservation for others, or a person who holds it. `unknown`: none of
+    these, as far as we can tell.
     """
 
     OTHER_JOBS = "other_jobs"

@@ -229,8 +229,7 @@ STOPPED = ExecutorFault("its job ended")
         # It is away, and asked again; but not once more for each check of the batch.
         ([AWAY], False, CheckOutcome.BLAMELESS, tolerant_check.TRIES),
         ([AWAY, None], False, CheckOutcome.PASSED, 3),
-        # Users keep it at work: no excuse for good, see `keeps_place_free`.
-        ([BUSY], False, CheckOutcome.WAITED, tolerant_check.TRIES),
+        ([BUSY], False, CheckOutcome.BLAMELESS, tolerant_check.TRIES),
         # It breaks whatever it is asked.
         ([STOPPED], True, CheckOutcome.BLAMELESS, 1),
         # These tokens stop it, and its own workload does not.

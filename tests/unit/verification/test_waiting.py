@@ -106,7 +106,6 @@ def client_of(instance: Instance) -> AsyncClient:
         (HERE, waits_for("capacity", "job_2"), Obstacle.OTHER_JOBS),
         (HERE, waits_for("gpu_class", "job_7", "job_2"), Obstacle.OTHER_JOBS),
         (HERE, waits_for("share"), Obstacle.OTHER_JOBS),
-        (HERE, waits_for("reserved"), Obstacle.OTHER_JOBS),
         # Jobs of a project that we may not see are no solvers of ours.
         (HERE, waits_for("capacity", hidden=1), Obstacle.OTHER_JOBS),
         # The solvers of a batch would explain each other.
@@ -122,6 +121,8 @@ def client_of(instance: Instance) -> AsyncClient:
         (SLURM, waits_for("quota"), Obstacle.OWN_RULE),
         (SLURM, waits_for("budget"), Obstacle.OWN_RULE),
         (SLURM, waits_for("held"), Obstacle.OWN_RULE),
+        # What is kept for others has no job on it that could be ended.
+        (HERE, waits_for("reserved"), Obstacle.OWN_RULE),
         (SLURM, {"pending": False, "summary": "it runs"}, Obstacle.UNKNOWN),
         (SLURM, GpuyardError("500"), Obstacle.UNKNOWN),
     ],

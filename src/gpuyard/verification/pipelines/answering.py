@@ -15,6 +15,7 @@ from gpuyard.verification.pipelines.step import (
 from gpuyard.verification.prompts import LOST, read_file
 from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.records.workloads import PromptWorkload
+from gpuyard.verification.trusted_changes import note_silence
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
 
@@ -86,7 +87,7 @@ async def _answer_one(
     except ExecutorFault as fault:
         # The next workload would probably fail as well, so this ends the run.
         turn.fault = f"{trusted.name}: {fault}"[:1000]
-        await call(context.records.note_silence, cls, turn.fault)
+        await note_silence(context, cls, fault)
         return
     finally:
         turn.seconds.append(context.clock.monotonic() - began)

@@ -62,13 +62,14 @@ class PipelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrustedSilence:
-    """How often in a row a trusted executor did not judge when it was asked to, since
-    when (UTC seconds), and why it did not last.
+    """How often in a row a trusted executor did not do what it was asked, since when
+    (UTC seconds), and why it did not last. `busy`: other jobs had its place then.
     """
 
     times: int
     since: float
     reason: str
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +147,19 @@ class EventRecords(RecordsBase):
             row = tx.execute(wanted).mappings().first()
             return PipelineEvent(**row) if row else None
 
-    def note_silence(self, cls: Class, reason: str) -> None:
-        """Note that the trusted executor of a class did not judge when it was asked."""
+    def note_silence(self, cls: Class, reason: str, *, busy: bool) -> None:
+        """Note that the trusted executor of a class did not do what it was asked."""
         silent = EventSubtype.TRUSTED_SILENT
-        self.event(PipelineEventKind.BATCH, silent, cls, reason=reason)
+        self.event(PipelineEventKind.BATCH, silent, cls, reason=reason, busy=busy)
 
     def note_answer(self, cls: Class) -> None:
-        """Note that it judges. Only the first time after a silence is an event."""
+        """Note that it did. Only the first time after a silence is an event."""
         if self.trusted_silence(cls):
             answered = EventSubtype.TRUSTED_ANSWERED
             self.event(PipelineEventKind.BATCH, answered, cls)
 
     def trusted_silence(self, cls: Class) -> TrustedSilence | None:
-        """The silence of the trusted executor of a class; None if it judges."""
+        """The silence of the trusted executor of a class; None if it answers."""
         kind = PipelineEventKind.BATCH
         answered = self.newest_event(cls, kind, EventSubtype.TRUSTED_ANSWERED)
         newest = self.newest_event(cls, kind, EventSubtype.TRUSTED_SILENT)
@@ -172,7 +173,8 @@ class EventRecords(RecordsBase):
         )
         with self.database.reading() as tx:
             (times, since) = tx.execute(silent).one()
-        return TrustedSilence(times, since, str(newest.data.get("reason", "")))
+        data = newest.data
+        return TrustedSilence(times, since, data["reason"], data["busy"])
 
     def event_counts(self, cls: Class) -> list[EventCount]:
         """How many events of each kind a class has."""
