@@ -335,7 +335,7 @@ def status(
     if as_json:
         print_json({"classes": classes, "executors": executors})
         return
-    _print_status(classes, executors)
+    print_status(classes, executors)
 
 
 def _class_row(
@@ -407,9 +407,10 @@ def _executor_row(
     }
 
 
-def _print_status(
+def print_status(
     classes: Sequence[dict[str, Any]], executors: Sequence[dict[str, Any]]
 ) -> None:
+    """Print the rows of `status`: what there is of each class, and each executor."""
     if not classes:
         say("Nothing was verified yet: `gpuyard verify run EXECUTOR --class C` begins.")
         return

@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 from gpuyard.client import calls
 from gpuyard.client.connection import find_server
+from gpuyard.config.dialling import is_loopback
+from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
@@ -20,6 +22,7 @@ from gpuyard.domain.errors import (
     quoted,
 )
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.trust import check_place
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Claim
@@ -99,7 +102,7 @@ class VerificationReport:
     @property
     def unjudged(self) -> list[str]:
         """The executors of which this run shows neither a pass nor a failure."""
-        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.EXCUSED)
+        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED)
         unclear = [one.executor.name for one in self.checks if one.outcome not in clear]
         return [*unclear, *self.left_out]
 
@@ -120,6 +123,8 @@ async def verify(
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
     check_tolerances(session, executors, say)
+    for words in unreachable_streams(session.store.settings, executors):
+        say(words)
     ending = Settlement(session.client, session.store, session.context)
     await ending.settle()
 
@@ -313,6 +318,25 @@ def check_tolerances(session: Session, executors: Sequence[Executor], say: Say) 
                 " seed gives, so who is compared by fingerprints is not judged;"
                 f" accept_unknown_draws in [verification.tolerances.{cls}] accepts that"
             )
+
+
+def unreachable_streams(
+    settings: VerificationSettings, executors: Sequence[Executor]
+) -> list[str]:
+    """Which executors could hardly reach us to get their seeds, in words.
+
+    Who does not is not ready in time, and fails.
+    """
+    host = settings.public_host or settings.host
+    if not is_loopback(host):
+        return []
+    return [
+        f"{one.name} gets its seed over a stream, and {host} is this machine only: set"
+        " [verification] host to an address that it reaches, or stream = false for it,"
+        " unless its jobs run on this machine"
+        for one in executors
+        if one.settings.stream and one.settings.provider != OWN_NODES
+    ]
 
 
 def _require_fingerprints(cls: Class, executors: Sequence[Executor]) -> None:
