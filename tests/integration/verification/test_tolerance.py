@@ -67,7 +67,8 @@ def place(tmp_path: Path) -> Path:
 class MockTrusted(LocalTrusted):
     """Follows tokens with the mock engine. `wavers`: differently each time. `rounds`:
     differently by rounding, as a GPU whose kernels are not deterministic. `faults`:
-    what comes instead of each, the first one first; the last one stays.
+    what comes instead of each, the first one first; the last one stays. `broken`: so
+    often it does not answer prompts, either.
     """
 
     wavers = rounds = False
@@ -77,6 +78,15 @@ class MockTrusted(LocalTrusted):
         self.runtime = {"engine": "mock"}
         self.followed = 0
         self.faults: list[Exception | None] = [None]
+        self.broken = 0
+
+    async def solve(
+        self, cls: Class, prompts: Sequence[str], seed: int
+    ) -> dict[str, str]:
+        if self.broken:
+            self.broken -= 1
+            raise ExecutorFault("is broken")
+        return await super().solve(cls, prompts, seed)
 
     async def follow(
         self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
@@ -260,14 +270,7 @@ async def test_tokens_that_break_a_trusted_executor_for_a_while_are_no_excuse(
 ) -> None:
     """It answers nothing after them, and then it does until they come again."""
     trusted.faults = [STOPPED]
-    answers = iter([False, True])
-
-    async def solve(cls: Class, prompts: Sequence[str], seed: int) -> dict[str, str]:
-        if next(answers):
-            return {}
-        raise STOPPED
-
-    trusted.solve = solve
+    trusted.broken = 1
     batch = tolerant_batch(context, tmp_path, liar=OtherVersion())
     outcome, reason = (await checks_of(batch, "liar"))["liar"]
     assert outcome is CheckOutcome.UNEXPLAINED, reason
