@@ -55,10 +55,10 @@ from gpuyard.verification.verdict import IN_PIECES_S
 # Answers after the deadline are kept as well, but only up to this many times the
 # deadline is waited for.
 _LATE_FACTOR = 2
-# How many answer files are received at a time; the other solvers wait. And how long
-# one file may take.
+# How many answer files are received at a time; the other solvers wait.
 _READING = 32
-_FILE_S = 60.0
+FILE_S = 60.0
+"""How long one answer file may take."""
 _SALT_BYTES = 16
 
 
@@ -264,7 +264,7 @@ class VerificationBatch:
                 async with asyncio.timeout(AFTER_S):
                     first = await self._claims(check)
                 if first:
-                    async with self._reading, asyncio.timeout(_FILE_S):
+                    async with self._reading, asyncio.timeout(FILE_S):
                         await self._answers(check, first)
 
     async def _hash(self, check: Check) -> bool:

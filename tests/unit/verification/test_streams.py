@@ -73,4 +73,4 @@ def test_a_solver_waits_while_the_hub_reads_the_files_of_others(
         hub.sendall(b'{"type": "seed", "seed": 7}\n')
         assert connection.seed() == 7
         patience_s = here.gettimeout()
-        assert patience_s and patience_s >= 5 * batch._FILE_S
+        assert patience_s and patience_s >= 5 * batch.FILE_S

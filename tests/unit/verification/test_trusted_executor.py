@@ -51,7 +51,7 @@ class NotedJobs:
 
     async def submit(
         self, executor: Executor, check_id: str, order: OrderDocument, limit_s: float
-    ) -> None:
+    ) -> "AsyncJobHandle":
         self.orders.append(order)
         raise self.fault
 
