@@ -130,15 +130,19 @@ class InProcess:
 
 
 class Executors:
-    """Opens `channels` to executors by name; who is not named is honest."""
+    """Opens `channels` to executors by name; who is not named is honest. `asked`: who
+    was, in this order.
+    """
 
     def __init__(self, **behaviours: Honest) -> None:
         self._behaviours = behaviours
         self._honest = Honest()
         self.channels: list[InProcess] = []
+        self.asked: list[str] = []
 
     def open(self, executor: Executor, check_id: str, order: OrderDocument) -> Channel:
         behaviour = self._behaviours.get(executor.name, self._honest)
+        self.asked.append(executor.name)
         seeded = executor.delivery == "stdin"
         self.channels.append(InProcess(behaviour, order, seeded=seeded))
         return self.channels[-1]

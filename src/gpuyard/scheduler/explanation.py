@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MOST_BEHIND = 100
+"""An explanation has the ids of at most so many jobs."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
@@ -31,6 +34,10 @@ class Why:
 
     `deadline` says whether it can still end in time, if it has one.
 
+    `behind`: the jobs of this instance that have what it needs, or that come before it,
+    by id: the oldest, at most MOST_BEHIND. `behind_total`: how many there are. None if
+    it waits for something else, such as a node or an external queue.
+
     `position` (from 1) and `ahead` count the jobs that may start now; `position` is
     None for a job that may not. `estimate_s`: in how many seconds it starts at the
     latest; None if nothing limits that. `estimate_basis` gives the reason.
@@ -45,3 +52,5 @@ class Why:
     candidates: tuple[NodeVerdict, ...] = ()
     would_help: tuple[str, ...] = ()
     deadline: str = ""
+    behind: tuple[str, ...] = ()
+    behind_total: int = 0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
 
+from gpuyard.domain.offers import Offer
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import Advice, smaller_requests
 from gpuyard.scheduler.explanation import Why
@@ -34,6 +35,7 @@ from gpuyard.scheduler.placement import (
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.pool_demand import pools_for
 from gpuyard.scheduler.pools import PoolPlace
+from gpuyard.scheduler.queue import bucket_of
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import (
     count,
@@ -52,6 +54,7 @@ from gpuyard.scheduler.verdicts import (
     offer_verdicts,
 )
 from gpuyard.scheduler.view import View
+from gpuyard.scheduler.why_behind import behind, holding, waiting_before
 from gpuyard.scheduler.why_reserved import in_the_way, in_words, kept_for_others
 
 MOST_NAMED = 3
@@ -140,13 +143,15 @@ class QueuedJob:
 
     def _room_for_others(self) -> Why:
         if not self.view.queue.is_head(self.job):
-            return Why(
+            answer = Why(
                 "There is room for it, but it is not its turn:"
                 f" {count(self.ahead, 'job')} before it in line.",
                 "priority",
                 "the jobs before it are not placed yet",
                 would_help=("raise its priority",),
             )
+            head = self.view.queue.head(bucket_of(self.job))
+            return behind(answer, {head.id} if head else ())
         heads = self._heads_before()
         if not heads or self.reservations.backfill(self.job, heads) is not None:
             return Why("It can start now.", "starting", "there is room for it", 0.0)
@@ -162,7 +167,7 @@ class QueuedJob:
             help_.insert(0, "give it a timeout")
         elif rest_s > 0:
             help_.insert(0, f"give it a timeout of at most {format_duration(rest_s)}")
-        return Why(
+        answer = Why(
             f"There is room for it, but it could delay {owner.id}"
             f" ({describe(owner.shape)}), which comes first.",
             "reservation",
@@ -170,6 +175,7 @@ class QueuedJob:
             estimate_s,
             would_help=tuple(help_),
         )
+        return behind(answer, {owner.id})
 
     def _blocking_reservation(self) -> PlannedStart:
         """The first reservation that the job may outlast, on a node where it fits."""
@@ -227,17 +233,21 @@ class QueuedJob:
     def _external_queues_full(self) -> Why:
         """Only external queues can run it, and none takes another one now."""
         obstacles: list[str] = []
+        full: list[Offer] = []
         for forecast in offer_forecasts(self.view, self.job, self.policy):
             offer = forecast.offer
             obstacle = self.view.external_queues.obstacle(
                 offer, self.job.shape, self.now
             )
+            if not obstacle:
+                full.append(offer)
             obstacles.append(f"{offer.id} {obstacle or FULL}")
-        return Why(
+        answer = Why(
             f"It is held back here: {'; '.join(obstacles[:MOST_NAMED])}.",
             "engine",
             "when room comes is not known",
         )
+        return behind(answer, waiting_before(self.view, self.job, full))
 
     def _silent_queues(self) -> list[ExternalQueue]:
         """The external queues that it may use and whose offers are not known."""
@@ -329,13 +339,14 @@ class QueuedJob:
             *self._repairs(),
             *(item.text for item in advice),
         )
-        return Why(
+        answer = Why(
             f"What it needs is in use: {describe(self.job.shape)}{before}.{kept}",
             _narrow_choice(advice) or "capacity",
             basis,
             estimate_s,
             would_help=help_,
         )
+        return behind(answer, holding(self.view, self.job.shape))
 
     # --- when it can start ---
 

@@ -7,29 +7,19 @@ are stored together at the end, so a batch whose process dies counts for no exec
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from gpuyard.domain.errors import (
-    ForbiddenError,
-    GpuyardError,
-    InvalidInputError,
-    LedgerError,
-    RequestRefusedError,
-    UnauthorizedError,
-    UnreachableError,
-)
 from gpuyard.verification import fingerprints
-from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
+from gpuyard.verification.answers import IncomingFile, most_bytes
 from gpuyard.verification.attested_chips import earlier_chips, shared_chips
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
-from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
+from gpuyard.verification.blame import explained
+from gpuyard.verification.channels import AFTER_S, ChannelOpener
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected, shared_uuids
 from gpuyard.verification.classes import TRAITS, Class
@@ -48,7 +38,6 @@ from gpuyard.verification.protocol import (
     Hash,
     Message,
     OrderDocument,
-    ProtocolError,
     Ready,
 )
 from gpuyard.verification.recheck import (
@@ -58,29 +47,18 @@ from gpuyard.verification.recheck import (
     ask_for_engines,
 )
 from gpuyard.verification.solver.order import VERSION
-from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
 from gpuyard.verification.tolerant_check import follow_tokens, note_runtimes
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
 
-log = structlog.get_logger(__name__)
 # Answers after the deadline are kept as well, but only up to this many times the
 # deadline is waited for.
 _LATE_FACTOR = 2
-# Errors that show a fault of the instance, whatever an executor does.
-_OURS = (
-    DatabaseError,
-    ForbiddenError,
-    LedgerError,
-    RequestRefusedError,
-    UnauthorizedError,
-    UnreachableError,
-)
-# How many answer files are received at a time; the other solvers wait. And how long
-# one file may take.
+# How many answer files are received at a time; the other solvers wait.
 _READING = 32
-_FILE_S = 60.0
+FILE_S = 60.0
+"""How long one answer file may take."""
 _SALT_BYTES = 16
 
 
@@ -246,7 +224,7 @@ class VerificationBatch:
     async def _prepare(self, check: Check) -> None:
         order: OrderDocument = {**check.order, "prompts": list(check.taken.series)}
         check.channel = self._ports.opens.open(check.executor, check.id, order)
-        with _explained(check):
+        with explained(check):
             first = await check.channel.ready()
             check.job_id = check.channel.job_id
             if isinstance(first, Ready):
@@ -277,7 +255,7 @@ class VerificationBatch:
         Jobs that start only now are not waited for by the others.
         """
         assert check.channel is not None
-        with _explained(check):
+        with explained(check):
             check.released_at = await check.channel.reveal(check.taken.seed)
             check.job_id = check.channel.job_id
             async with asyncio.timeout(_LATE_FACTOR * check.deadline_s):
@@ -286,7 +264,7 @@ class VerificationBatch:
                 async with asyncio.timeout(AFTER_S):
                     first = await self._claims(check)
                 if first:
-                    async with self._reading, asyncio.timeout(_FILE_S):
+                    async with self._reading, asyncio.timeout(FILE_S):
                         await self._answers(check, first)
 
     async def _hash(self, check: Check) -> bool:
@@ -421,64 +399,22 @@ def _note_ready(check: Check, message: Ready) -> None:
     check.runtime = message.runtime
 
 
-@contextmanager
-def _explained(check: Check) -> Generator[None]:
-    """Write the errors of this block into the check."""
-    try:
-        yield
-    except NotStartedError as error:
-        if error.ours:
-            check.waited = str(error)
-        else:
-            check.unexplained = str(error)
-    except (ProtocolError, AnswersError) as error:
-        if check.sha256:
-            check.unread = str(error)
-        else:
-            check.silence = str(error)
-    except GoneError as error:
-        check.silence = check.unread = str(error)
-    except TimeoutError:
-        check.silence = (
-            "its solver did not get ready in time"
-            if check.ready_at is None
-            else "nothing came in time"
-        )
-        check.unread = "the file did not follow its hash"
-    except (*_OURS, OSError) as error:
-        check.fault = f"it could not be asked: {error}"
-    except GpuyardError as error:
-        _blame(check, error)
-    except Exception as error:  # it must not stop the other checks
-        log.exception("verification_check_failed", check=check.id)
-        check.unexplained = f"{type(error).__name__}: {error}"
-
-
-def _blame(check: Check, error: GpuyardError) -> None:
-    """Hold an error of the instance against the executor, if its job caused it.
-
-    A place can refuse a job, and spoil what it says of it. Only what the settings say
-    is wrong on our side.
-    """
-    if check.channel and check.channel.job_id:
-        check.silence = check.unread = f"its job cannot be read: {error}"
-    elif isinstance(error, InvalidInputError):
-        check.fault = f"it could not be asked: {error}"
-    else:
-        check.unexplained = f"its place takes no job: {error}"
-
-
 async def _all(
     step: Callable[[Check], Awaitable[None]], checks: Iterable[Check]
 ) -> None:
-    """Run a step at once for all checks that are still waiting for something."""
+    """Run a step at once for all checks that are still waiting for something.
+
+    In no order, so that nobody is always the last in the queue of a provider.
+    """
+    shuffled = [check for check in checks if check.under_way]
+    secrets.SystemRandom().shuffle(shuffled)
 
     async def one(check: Check) -> None:
         await step(check)
         if check.channel and not check.under_way:
             await check.channel.close()  # another check may wait for its GPU
 
-    await asyncio.gather(*(one(check) for check in checks if check.under_way))
+    await asyncio.gather(*map(one, shuffled))
 
 
 def _class(executor: Executor) -> Class:

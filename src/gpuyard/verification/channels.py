@@ -31,9 +31,16 @@ if TYPE_CHECKING:
 
 
 class GoneError(GpuyardError):
-    """The solver ended before it had sent everything."""
+    """The solver ended before it had sent everything.
+
+    `ours`: a person or a budget of ours ended its job.
+    """
 
     code = "verification_gone"
+
+    def __init__(self, message: str, remedy: str = "", *, ours: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.ours = ours
 
 
 class Channel(Protocol):
@@ -173,7 +180,7 @@ class StreamChannel:
             if line.done():
                 return line.result()
             over.result()
-            raise GoneError(f"{await self._jobs.why_over(job)}.")
+            raise await _gone(self._jobs, job, "")
         finally:
             await cancelled(line, over)
 
@@ -193,22 +200,23 @@ class StreamChannel:
         try:
             return await self._line.receive()
         except ConnectionLostError as error:
-            raise GoneError(f"{await self._why() or error}.") from error
+            raise await self._gone(error) from error
 
     async def send_salt(self, salt: str) -> bool:
         assert self._line is not None
         try:
             await self._line.send({"type": "salt", "salt": salt})
         except ConnectionLostError as error:
-            raise GoneError(f"{await self._why() or error}.") from error
+            raise await self._gone(error) from error
         return True
 
-    async def _why(self) -> str:
-        """Why its job ended; empty while it runs."""
+    async def _gone(self, lost: ConnectionLostError) -> GoneError:
+        """Why its connection was lost."""
         with suppress(GpuyardError):
-            if self._job and (await self._job.refresh()).state.terminal:
-                return await self._jobs.why_over(self._job)
-        return ""
+            if self._job:
+                await self._job.refresh()
+                return await _gone(self._jobs, self._job, f"{lost}")
+        return GoneError(f"{lost}.")
 
     async def close(self) -> None:
         self._hub.dismiss(self._check_id)
@@ -270,7 +278,7 @@ class OutputChannel:
             if message is not None:
                 return self._said.take(message)
         await self._jobs.wait_until_over(self._job)
-        raise GoneError(f"{await self._jobs.why_over(self._job)}.")
+        raise await _gone(self._jobs, self._job, "")
 
     async def send_salt(self, salt: str) -> bool:
         return False
@@ -284,3 +292,11 @@ class OutputChannel:
             # One that has not said everything has nothing more that anybody waits for.
             over = self._said.stage is SolverStage.OVER
             await self._jobs.end(job, at_once=not over)
+
+
+async def _gone(jobs: SolverJobs, job: "AsyncJobHandle", meanwhile: str) -> GoneError:
+    """Why a job is no longer there; `meanwhile`: what is known while it still is."""
+    ours = await jobs.is_ended_by_us(job)
+    over = job.info.state.terminal
+    words = await jobs.why_over(job) if over else meanwhile
+    return GoneError(f"{words}.", ours=ours)

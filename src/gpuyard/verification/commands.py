@@ -335,16 +335,17 @@ def status(
     if as_json:
         print_json({"classes": classes, "executors": executors})
         return
-    _print_status(classes, executors)
+    print_status(classes, executors)
 
 
 def _class_row(
     store: "VerificationStore", one: Any, judges: "Mapping[Class, Executor]"
 ) -> dict[str, Any]:
     from gpuyard.verification.classes import class_of
-    from gpuyard.verification.trusted_changes import change_of
+    from gpuyard.verification.trusted_changes import change_of, silence_of
 
     cls = class_of(one.gpu_class)
+    judge = judges.get(cls)
     return {
         "class": one.gpu_class,
         "executors": one.executors,
@@ -353,7 +354,8 @@ def _class_row(
         "ready": one.ready,
         "waiting": one.waiting,
         "deadline_s": store.deadline_s(cls),
-        "changed": change_of(store.records, cls, judges.get(cls)) or None,
+        "changed": change_of(store.records, cls, judge) or None,
+        "silent": (judge and silence_of(store.records, cls, judge.name)) or None,
     }
 
 
@@ -405,17 +407,18 @@ def _executor_row(
     }
 
 
-def _print_status(
+def print_status(
     classes: Sequence[dict[str, Any]], executors: Sequence[dict[str, Any]]
 ) -> None:
+    """Print the rows of `status`: what there is of each class, and each executor."""
     if not classes:
         say("Nothing was verified yet: `gpuyard verify run EXECUTOR --class C` begins.")
         return
     columns = ("CLASS", "EXECUTORS", "SERIES", "USED", "READY", "WAITING", "DEADLINE S")
     print_table(columns, [tuple(one.values())[: len(columns)] for one in classes])
     for one in classes:
-        if one["changed"]:
-            say(one["changed"])
+        for trouble in filter(None, (one["changed"], one["silent"])):
+            say(trouble)
     say()
     rows = [
         (

@@ -17,6 +17,9 @@ from gpuyard.verification.classes import TRAITS, Class, class_of
 from gpuyard.verification.packing import PROGRAM_NAMES
 
 _GPU = "gpu:"
+# Priorities of jobs.
+_USUAL = 3
+_FIRST = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Executor:
         """The job that solves an order there, by the file `program`.
 
         It may run in quarantine, because its result decides about that. The folder of
-        the program goes along, unless the image contains it.
+        the program goes along, unless the image contains it. What a trusted executor is
+        asked comes first, because nobody is judged while it waits.
         """
         settings = self.settings
         path = PurePath(program)
@@ -68,6 +72,7 @@ class Executor:
             "image": settings.image,
             "resources": {"cpus": settings.cpus, "gpus": self._gpus()},
             "environment": {},
+            "priority": _FIRST if settings.trusted else _USUAL,
             "allowed": {"quarantined": True},
         }
 

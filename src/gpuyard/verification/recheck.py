@@ -16,12 +16,11 @@ from gpuyard.verification.context import (
     LeaseBusy,
     LeaseLost,
     call,
-    when_trusted_is_free,
 )
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.messages import canonical
-from gpuyard.verification.trusted_changes import ask_trusted
+from gpuyard.verification.trusted_changes import ask_trusted, let_judge
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 from gpuyard.verification.verdict import CheckOutcome
 
@@ -38,7 +37,7 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
         checks = list(group)
         trusted = context.trusted(checks[0].executor.gpu_class)
         try:
-            answers = await _answers(context, trusted, workload_id, checks[0])
+            answers = await answers_again(context, trusted, workload_id, checks[0])
             assert trusted is not None
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
             for check in checks:
@@ -65,7 +64,7 @@ async def ask_for_engines(context: Context, checks: Sequence[Check]) -> None:
         trusted = context.trusted(cls)
         asked = same[0].taken.workload_id
         try:
-            answers = await _answers(context, trusted, asked, same[0])
+            answers = await answers_again(context, trusted, asked, same[0])
             assert trusted is not None
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError):
             continue
@@ -156,10 +155,10 @@ async def _trusted_digests(context: Context, check: Check) -> dict[str, str]:
     if trusted is None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     prove = partial(trusted.prove, cls, check.nonce, check.expected.proofs)
-    right = await when_trusted_is_free(context, trusted, prove)
+    right = await let_judge(context, cls, trusted, prove)
     if all(digest == _digest(check, name) for name, digest in right.items()):
         return right
-    if right != await when_trusted_is_free(context, trusted, prove):
+    if right != await let_judge(context, cls, trusted, prove):
         raise ExecutorFault(f"{trusted.name} contradicts itself")
     return right
 
@@ -174,7 +173,7 @@ def _digest(check: Check, name: str) -> object:
     return proof.get("digest")
 
 
-async def _answers(
+async def answers_again(
     context: Context, trusted: TrustedExecutor | None, workload_id: str, check: Check
 ) -> dict[str, str]:
     """Have the whole workload answered again, because the size of a batch matters."""

@@ -2,20 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, UnreachableError
+from gpuyard.domain.events import EventKind
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.own_nodes import OWN_NODES
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import JobState
-from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.packing import pack_solver, remove_program
 from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
+from gpuyard.verification.waiting import SOLVER_LABEL, Obstacle, Wait, wait_of
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
@@ -23,16 +25,15 @@ if TYPE_CHECKING:
 
 
 class NotStartedError(GpuyardError):
-    """The solver's job did not start in time.
-
-    `ours`: whether it waited here, because other jobs of ours have its place.
-    """
+    """The solver's job did not start in time; `obstacle` says why."""
 
     code = "verification_not_started"
 
-    def __init__(self, message: str, remedy: str = "", *, ours: bool = False) -> None:
+    def __init__(
+        self, message: str, remedy: str = "", obstacle: Obstacle = Obstacle.UNKNOWN
+    ) -> None:
         super().__init__(message, remedy)
-        self.ours = ours
+        self.obstacle = obstacle
 
 
 _PAUSE_S = (0.1, 2.0)
@@ -41,8 +42,13 @@ _FAREWELL_S = 10.0
 _LONGEST = LONGEST_LINE + len(WORD)
 _LONGEST_WORDS = 300
 # Labels stay on the server; names go to the executor.
-_CHECK = "verification"
 _EXECUTOR = "verified"
+# How often it is asked what a job waits for while its time to begin runs.
+_LOOKS = 2
+# How many of the jobs are named behind which one waits.
+_MOST_NAMED = 3
+# The newest events of a job, among which is why it was ended.
+_EVENTS = 50
 
 
 class SolverJobs:
@@ -67,7 +73,7 @@ class SolverJobs:
                 {
                     **executor.job(program, json.dumps(order)),
                     "timeout_s": limit_s,
-                    "labels": {_CHECK: check_id, _EXECUTOR: _mark_of(executor)},
+                    "labels": {SOLVER_LABEL: check_id, _EXECUTOR: _mark_of(executor)},
                     "idempotency_key": check_id,
                 }
             )
@@ -82,35 +88,40 @@ class SolverJobs:
     async def wait_until_started(
         self, executor: Executor, job: "AsyncJobHandle", within_s: float
     ) -> Job:
-        """Wait until the job runs or has ended; NotStartedError after `within_s`."""
-        pause = _PAUSE_S[0]
-        try:
-            async with asyncio.timeout(within_s):
-                while not _has_begun(await job.refresh()):
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _PAUSE_S[1])
-        except TimeoutError:
-            waits = f"job {job.id} has not begun within {within_s:g} s"
-            raise NotStartedError(
-                f"{waits}.",
-                f"`gpuyard why {job.id}` says what it waited for.",
-                ours=await self.is_held_by_us(executor, job.info),
-            ) from None
-        return job.info
+        """Wait until the job runs or has ended; NotStartedError after `within_s`.
 
-    async def is_held_by_us(self, executor: Executor, job: Job) -> bool:
-        """Whether the job is still here, and another job of ours runs at its place.
-
-        What a job waits for once it was handed over is in the hands of the place, and
-        of other queues nobody here knows which place a job has. On nodes of ours, a job
-        without a GPU takes none away.
+        Who gets it only when most of the time is over is not blamed for the rest.
         """
-        if job.attempts:
+        wait = Wait()
+        for _ in range(_LOOKS):
+            if await _begins(job, within_s / _LOOKS):
+                return job.info
+            found = await wait_of(self._client, executor, job.info)
+            if not (await job.refresh()).attempts:  # else it was just handed over
+                wait = found
+        others = ", ".join(wait.behind[:_MOST_NAMED])
+        raise NotStartedError(
+            f"job {job.id} has not begun within {within_s:g} s"
+            + (f", behind {others}." if others else "."),
+            f"`gpuyard why {job.id}` says what it waits for.",
+            wait.obstacle,
+        )
+
+    async def is_ended_by_us(self, job: "AsyncJobHandle") -> bool:
+        """Whether a person or a budget of ours ends the job.
+
+        What an agent or another queue says of that does not count: only that the
+        instance began to end it. A job that nobody got could be ended by nobody else.
+        """
+        if job.info.state is JobState.CANCELLED and not job.info.attempts:
+            return True
+        try:
+            found = await self._client.call(calls.events(None, _EVENTS, job.id))
+        except UnreachableError:
+            raise
+        except GpuyardError:
             return False
-        async for other in self._client.jobs(state=[JobState.RUNNING.value]):
-            if _takes_place_of(executor, other):
-                return True
-        return False
+        return any(map(_is_end_by_us, found))
 
     async def wait_until_over(self, job: "AsyncJobHandle") -> Job:
         """Wait until the job has ended."""
@@ -180,7 +191,7 @@ class SolverJobs:
         found = [
             job.id
             async for job in self._client.jobs(state=live, label=label)
-            if job.labels.get(_CHECK, "").startswith(f"{kind}_")
+            if job.labels.get(SOLVER_LABEL, "").startswith(f"{kind}_")
         ]
         for job_id in found:
             job = await self._client.job(job_id)
@@ -188,18 +199,23 @@ class SolverJobs:
             await self.wait_until_over(job)
 
 
-def _takes_place_of(executor: Executor, other: Job) -> bool:
-    """Whether a running job has what a solver of this executor would get."""
-    settings = executor.settings
-    if settings.provider != OWN_NODES or other.provider != OWN_NODES:
-        return False
-    if settings.gpu:
-        return settings.gpu in other.gpus
-    # Where no GPU is named, the solvers of a batch would explain each other.
-    if _CHECK in other.labels:
-        return False
-    needs_gpu = TRAITS[executor.gpu_class].gpus > 0
-    return bool(other.gpus) or not needs_gpu
+async def _begins(job: "AsyncJobHandle", within_s: float) -> bool:
+    """Wait until the job runs or has ended; False after `within_s`."""
+    pause = _PAUSE_S[0]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while not _has_begun(await job.refresh()):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _PAUSE_S[1])
+            return True
+    return False
+
+
+def _is_end_by_us(event: Mapping[str, Any]) -> bool:
+    if event["kind"] == EventKind.JOB_CANCEL_REQUESTED:
+        return True
+    is_ending = event["kind"] == EventKind.ATTEMPT_ENDING
+    return is_ending and event["data"].get("reason") == Reason.BUDGET
 
 
 def _mark_of(executor: Executor) -> str:

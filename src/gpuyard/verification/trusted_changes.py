@@ -6,18 +6,33 @@ calibrated it again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.verification.classes import Class
-from gpuyard.verification.context import Context, call, when_trusted_is_free
+from gpuyard.verification.context import (
+    Context,
+    LeaseBusy,
+    LeaseLost,
+    call,
+    when_trusted_is_free,
+)
 from gpuyard.verification.executors import Executor
+from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records import Records
 from gpuyard.verification.tolerance import changes_of_runtime
 from gpuyard.verification.tolerance_limits import PREFIX
-from gpuyard.verification.trusted_executor import TrustedExecutor
+from gpuyard.verification.trusted_executor import (
+    ExecutorFault,
+    TrustedAway,
+    TrustedExecutor,
+)
 
 T = TypeVar("T")
+SILENCES_TOLD = 3
+"""From so many silences in a row on, people are told."""
+_LONGEST_REASON = 400
 
 
 class TrustedChangedError(GpuyardError):
@@ -52,10 +67,10 @@ async def ask_trusted(
     trusted: TrustedExecutor,
     work: Callable[[], Awaitable[T]],
 ) -> T:
-    """Run `work` as soon as the trusted executor is free, and note what it says of its
-    engine while nobody else can ask or accept another.
+    """Let the trusted executor judge, and note what it says of its engine while nobody
+    else can ask or accept another.
 
-    Raises as `when_trusted_is_free`.
+    Raises as `let_judge`.
     """
 
     async def noted() -> T:
@@ -64,7 +79,49 @@ async def ask_trusted(
             await call(context.records.note_runtime, cls, trusted.runtime)
         return done
 
-    return await when_trusted_is_free(context, trusted, noted)
+    return await let_judge(context, cls, trusted, noted)
+
+
+async def let_judge(
+    context: Context,
+    cls: Class,
+    trusted: TrustedExecutor,
+    work: Callable[[], Awaitable[T]],
+) -> T:
+    """Run `work` as soon as the trusted executor is free, and note whether it answers:
+    while it does not, nobody of the class can be judged, and a person has to know.
+
+    Raises as `when_trusted_is_free`, and ExecutorFault as `work` does.
+    """
+    try:
+        done = await when_trusted_is_free(context, trusted, work)
+    except (ExecutorFault, LeaseBusy, LeaseLost) as error:
+        await note_silence(context, cls, error)
+        raise
+    await call(context.records.note_answer, cls)
+    return done
+
+
+async def note_silence(context: Context, cls: Class, error: Exception) -> None:
+    """Note that the trusted executor of a class did not do what it was asked."""
+    busy = isinstance(error, TrustedAway) and error.busy
+    reason = one_line(f"{error}")[:_LONGEST_REASON]
+    await call(context.records.note_silence, cls, reason, busy=busy)
+
+
+def silence_of(records: Records, cls: Class, name: str) -> str:
+    """That the trusted executor of a class, called `name`, does not judge, and what to
+    do; empty while it was silent only a few times.
+    """
+    silence = records.trusted_silence(cls)
+    if silence is None or silence.times < SILENCES_TOLD:
+        return ""
+    since = datetime.fromtimestamp(silence.since, UTC).strftime("%Y-%m-%d %H:%M")
+    return (
+        f"class {cls}: its trusted executor {name} was asked {silence.times} times in a"
+        f" row since {since} UTC, and did not answer, so checks may come to nothing."
+        f" Give it no other jobs. The last time: {silence.reason}"
+    )
 
 
 async def unchanged(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.ids import new_id
 from gpuyard.verification.answers import (
     MOST_BYTES,
@@ -20,7 +20,7 @@ from gpuyard.verification.answers import (
     most_bytes,
     read_series,
 )
-from gpuyard.verification.channels import AFTER_S, OutputChannel
+from gpuyard.verification.channels import AFTER_S, GoneError, OutputChannel
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.clock import steady_now
 from gpuyard.verification.executors import Executor
@@ -39,7 +39,8 @@ from gpuyard.verification.protocol import (
     SolverTask,
 )
 from gpuyard.verification.solver.order import VERSION
-from gpuyard.verification.solver_jobs import SolverJobs
+from gpuyard.verification.solver_jobs import NotStartedError, SolverJobs
+from gpuyard.verification.waiting import Obstacle
 
 # How the ids of the tasks of trusted executors begin.
 _KIND = "trusted"
@@ -52,6 +53,17 @@ was calibrated to solve for longer."""
 
 class ExecutorFault(Exception):  # noqa: N818  (a fault of an executor)
     """A trusted executor is gone, failed, or did not answer in time."""
+
+
+class TrustedAway(ExecutorFault):
+    """A trusted executor did not begin what it was asked, so that this cannot be why.
+
+    `busy`: other jobs of ours have its place.
+    """
+
+    def __init__(self, message: str, *, busy: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +175,12 @@ class JobTrustedExecutor:
     def name(self) -> str:
         """The executor's name."""
         return self._executor.name
+
+    @property
+    def gpu_place(self) -> str:
+        """The instance's name of its GPU as a place; empty if no GPU is named."""
+        gpu = self._executor.settings.gpu
+        return f"gpu:{gpu}" if gpu else ""
 
     @property
     def engine_kind(self) -> str:
@@ -294,11 +312,22 @@ class JobTrustedExecutor:
             return run
         except (TimeoutError, ProtocolError, AnswersError, GpuyardError) as error:
             run.parcel.close()
-            raise ExecutorFault(
-                f"{self.name}: {str(error) or 'it took too long'}"
-            ) from error
+            raise self._fault(error, is_there=channel.job_id is not None) from error
         finally:
             await channel.close()
+
+    def _fault(self, error: Exception, *, is_there: bool) -> ExecutorFault:
+        """What an error shows of the trusted executor.
+
+        `is_there`: whether the instance has taken its job.
+        """
+        words = f"{self.name}: {str(error) or 'it took too long'}"
+        if isinstance(error, NotStartedError):
+            return TrustedAway(words, busy=error.obstacle is Obstacle.OTHER_JOBS)
+        is_ended = isinstance(error, GoneError) and error.ours
+        if is_ended or not is_there or isinstance(error, UnreachableError):
+            return TrustedAway(words)
+        return ExecutorFault(words)
 
     async def _collect(
         self, channel: OutputChannel, run: TrustedRun, task: SolverTask

@@ -143,7 +143,7 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
         line = VerdictLine("fault", None, f"not the executor's: {evidence.fault}")
         return (line, *_claims_that_came(evidence))
     if evidence.waited:
-        reason = f"other jobs of ours have its place: {evidence.waited}"
+        reason = f"other jobs of ours come first: {evidence.waited}"
         return (VerdictLine("waited", None, reason),)
     if evidence.unexplained:
         reason = f"nothing shows whose fault it was: {evidence.unexplained}"

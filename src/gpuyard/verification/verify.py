@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 from gpuyard.client import calls
 from gpuyard.client.connection import find_server
+from gpuyard.config.dialling import is_loopback
+from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
@@ -20,6 +22,7 @@ from gpuyard.domain.errors import (
     quoted,
 )
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.trust import check_place
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Claim
@@ -47,7 +50,8 @@ from gpuyard.verification.session import (
     with_policy,
 )
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
-from gpuyard.verification.trusted_changes import TrustedChangedError
+from gpuyard.verification.trusted_changes import TrustedChangedError, silence_of
+from gpuyard.verification.trusted_places import keep_trusted_free
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -78,9 +82,10 @@ class VerificationReport:
 
     `executors`: the records of all executors. `left_out`: executors for which there was
     no sample, or whose trusted executor has changed. `faults`: in words, which trusted
-    executor has changed, which evidence was not kept and what was not reported to the
-    instance. `changed`: the classes that were not verified, because their trusted
-    executors have changed or the limits of their tolerance are not measured.
+    executor has changed or does not answer, which evidence was not kept and what was
+    not reported to the instance. `changed`: the classes that were not verified, because
+    their trusted executors have changed or the limits of their tolerance are not
+    measured.
     """
 
     checks: list[Check]
@@ -97,7 +102,7 @@ class VerificationReport:
     @property
     def unjudged(self) -> list[str]:
         """The executors of which this run shows neither a pass nor a failure."""
-        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.EXCUSED)
+        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED)
         unclear = [one.executor.name for one in self.checks if one.outcome not in clear]
         return [*unclear, *self.left_out]
 
@@ -118,6 +123,8 @@ async def verify(
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
     check_tolerances(session, executors, say)
+    for words in unreachable_streams(session.store.settings, executors):
+        say(words)
     ending = Settlement(session.client, session.store, session.context)
     await ending.settle()
 
@@ -126,20 +133,37 @@ async def verify(
             session, left, claims=claims, ending=ending, every_prompt=every_prompt
         )
 
-    checks, changed = await _in_turns(session, executors, batch, say)
+    try:
+        checks, changed = await _in_turns(session, executors, batch, say)
+    except NotPreparedError:
+        await _silences(session, executors)  # maybe other jobs keep it from answering
+        raise
     if changed and not checks:
         raise TrustedChangedError(" ".join(changed.values()))
     # One that has changed only during the batch was compared with nobody, either.
     changed |= (await comparable(session, executors))[1]
+    silent = await _silences(session, executors)
     done = {check.executor.name for check in checks}
     records = await call(session.context.records.executors)
     return VerificationReport(
         checks,
         {record.name: record for record in records},
         [one.name for one in executors if one.name not in done],
-        [*changed.values(), *ending.faults],
+        [*changed.values(), *silent, *ending.faults],
         [cls.value for cls in changed],
     )
+
+
+async def _silences(session: Session, executors: Sequence[Executor]) -> list[str]:
+    """Which trusted executors of these do not answer, in words. Those that other jobs
+    keep from it get no new ones.
+    """
+    records = session.store.records
+    classes = sorted({executor.gpu_class for executor in executors})
+    judges = [(cls, session.trusted[cls]) for cls in classes if cls in session.trusted]
+    told = [await call(silence_of, records, cls, judge.name) for cls, judge in judges]
+    failed = await keep_trusted_free(session.client, records, judges)
+    return [*filter(None, told), *failed]
 
 
 async def _in_turns(
@@ -294,6 +318,25 @@ def check_tolerances(session: Session, executors: Sequence[Executor], say: Say) 
                 " seed gives, so who is compared by fingerprints is not judged;"
                 f" accept_unknown_draws in [verification.tolerances.{cls}] accepts that"
             )
+
+
+def unreachable_streams(
+    settings: VerificationSettings, executors: Sequence[Executor]
+) -> list[str]:
+    """Which executors could hardly reach us to get their seeds, in words.
+
+    Who does not is not ready in time, and fails.
+    """
+    host = settings.public_host or settings.host
+    if not is_loopback(host):
+        return []
+    return [
+        f"{one.name} gets its seed over a stream, and {host} is this machine only: set"
+        " [verification] host to an address that it reaches, or stream = false for it,"
+        " unless its jobs run on this machine"
+        for one in executors
+        if one.settings.stream and one.settings.provider != OWN_NODES
+    ]
 
 
 def _require_fingerprints(cls: Class, executors: Sequence[Executor]) -> None:

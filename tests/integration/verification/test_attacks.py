@@ -14,6 +14,7 @@ import pytest
 from gpuyard.domain.errors import CapacityError, GpuyardError, UnreachableError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification.channels import GoneError
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
@@ -31,6 +32,7 @@ from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import PRIOR, UNEXPLAINED_BARS
 from gpuyard.verification.trusted_executor import ExecutorFault
 from gpuyard.verification.verdict import CheckOutcome
+from gpuyard.verification.waiting import Obstacle
 from tests.support.attesting import ROOT, attestation_of, pem, unreadable_chain
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import LocalTrusted, digest_of, make_context, stock
@@ -327,15 +329,43 @@ async def test_a_place_that_takes_no_job_is_not_blameless(
 
 
 @pytest.mark.parametrize(
-    ("ours", "outcome"),
-    [(True, CheckOutcome.WAITED), (False, CheckOutcome.UNEXPLAINED)],
+    ("obstacle", "outcome"),
+    [
+        (Obstacle.OTHER_JOBS, CheckOutcome.WAITED),
+        (Obstacle.OWN_RULE, CheckOutcome.BLAMELESS),
+        (Obstacle.UNKNOWN, CheckOutcome.UNEXPLAINED),
+    ],
 )
 async def test_a_job_that_waits_is_explained_only_behind_our_own(
-    context: Context, tmp_path: Path, ours: bool, outcome: CheckOutcome
+    context: Context, tmp_path: Path, obstacle: Obstacle, outcome: CheckOutcome
 ) -> None:
-    waits = NotStartedError("job_1 has not begun.", ours=ours)
+    waits = NotStartedError("job_1 has not begun.", obstacle=obstacle)
     found, _ = await outcome_of(context, tmp_path, TakesNoJob(waits))
     assert found is outcome
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome"), [(True, CheckOutcome.BLAMELESS), (False, CheckOutcome.FAILED)]
+)
+async def test_a_job_that_we_end_blames_nobody(
+    context: Context, tmp_path: Path, ours: bool, outcome: CheckOutcome
+) -> None:
+    gone = GoneError("job_1 is cancelled.", ours=ours)
+    found, _ = await outcome_of(context, tmp_path, Raises(gone))
+    assert found is outcome
+
+
+async def test_nobody_is_always_the_last_to_be_asked(
+    context: Context, tmp_path: Path
+) -> None:
+    """An external queue takes a few jobs at once; whose come last wait for the rest."""
+    names = [f"rented{n}" for n in range(20)]
+    solvers = Executors()
+    batch = make_batch(context, solvers, [T4], tmp_path)
+    checks = await batch.run([executor(name, T4) for name in names])
+    assert [check.executor.name for check in checks] == names
+    assert sorted(solvers.asked) == sorted(names)
+    assert solvers.asked != names, "once in 10^18 batches it is"
 
 
 async def test_a_fault_that_we_did_not_think_of_is_not_blameless(

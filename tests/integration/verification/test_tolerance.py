@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification import tolerant_check
 from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected
@@ -23,8 +24,12 @@ from gpuyard.verification.protocol import (
 from gpuyard.verification.records import Records
 from gpuyard.verification.solver.messages import pieces
 from gpuyard.verification.tolerance_limits import limits_from, ranges_of
-from gpuyard.verification.trusted_changes import accept, unchanged
-from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
+from gpuyard.verification.trusted_changes import accept, silence_of, unchanged
+from gpuyard.verification.trusted_executor import (
+    ExecutorFault,
+    FollowedAnswers,
+    TrustedAway,
+)
 from gpuyard.verification.verdict import CheckOutcome
 from tests.support.executors import (
     Executors,
@@ -61,7 +66,9 @@ def place(tmp_path: Path) -> Path:
 
 class MockTrusted(LocalTrusted):
     """Follows tokens with the mock engine. `wavers`: differently each time. `rounds`:
-    differently by rounding, as a GPU whose kernels are not deterministic.
+    differently by rounding, as a GPU whose kernels are not deterministic. `faults`:
+    what comes instead of each, the first one first; the last one stays. `broken`: so
+    often it does not answer prompts, either.
     """
 
     wavers = rounds = False
@@ -70,13 +77,25 @@ class MockTrusted(LocalTrusted):
         super().__init__(cls)
         self.runtime = {"engine": "mock"}
         self.followed = 0
+        self.faults: list[Exception | None] = [None]
+        self.broken = 0
+
+    async def solve(
+        self, cls: Class, prompts: Sequence[str], seed: int
+    ) -> dict[str, str]:
+        if self.broken:
+            self.broken -= 1
+            raise ExecutorFault("is broken")
+        return await super().solve(cls, prompts, seed)
 
     async def follow(
         self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
     ) -> FollowedAnswers:
         self.followed += 1
-        if self.dead:
-            raise ExecutorFault("is gone")
+        (fault, *later) = self.faults
+        self.faults = later or self.faults
+        if fault:
+            raise fault
         engine = {"version": f"{self.followed}", "rounding": 0.001}
         found = follow(prompts, seed, tokens, engine if self.rounds else None)
         if self.wavers:
@@ -193,23 +212,95 @@ async def test_fingerprints_are_compared_where_versions_differ(
     assert order["fingerprints"]
 
 
+@pytest.fixture
+def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tolerant_check, "PAUSE_S", 0.0)
+
+
+async def test_a_trusted_executor_that_wavers_when_it_follows_blames_nobody(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    trusted.wavers = True
+    batch = tolerant_batch(context, tmp_path, honest=OtherVersion())
+    outcome, reason = (await checks_of(batch, "honest"))["honest"]
+    assert outcome is CheckOutcome.BLAMELESS, reason
+    assert "its fingerprints could not be compared" in reason
+
+
+AWAY = TrustedAway("its node is offline")
+BUSY = TrustedAway("job_1 has not begun, behind job_2", busy=True)
+STOPPED = ExecutorFault("its job ended")
+
+
+@pytest.mark.usefixtures("_in_no_time")
 @pytest.mark.parametrize(
-    ("fault", "expected"),
-    [("dead", CheckOutcome.UNEXPLAINED), ("wavers", CheckOutcome.BLAMELESS)],
+    ("faults", "dead", "expected", "asked"),
+    [
+        # It is away, and asked again; but not once more for each check of the batch.
+        ([AWAY], False, CheckOutcome.BLAMELESS, tolerant_check.TRIES),
+        ([AWAY, None], False, CheckOutcome.PASSED, 3),
+        ([BUSY], False, CheckOutcome.BLAMELESS, tolerant_check.TRIES),
+        # It breaks whatever it is asked.
+        ([STOPPED], True, CheckOutcome.BLAMELESS, 1),
+        # These tokens stop it, and its own workload does not.
+        ([STOPPED], False, CheckOutcome.UNEXPLAINED, 2),
+    ],
 )
-async def test_a_trusted_executor_that_cannot_follow_blames_nobody(
+async def test_a_trusted_executor_that_does_not_follow_is_our_fault_if_it_is_away(
     context: Context,
     tmp_path: Path,
     trusted: MockTrusted,
-    fault: str,
+    faults: list[Exception | None],
+    dead: bool,
     expected: CheckOutcome,
+    asked: int,
 ) -> None:
     """But who chooses tokens that stop it must not turn a failure into nothing."""
-    setattr(trusted, fault, True)
-    batch = tolerant_batch(context, tmp_path, honest=OtherVersion())
-    outcome, reason = (await checks_of(batch, "honest"))["honest"]
-    assert outcome is expected, reason
-    assert "its fingerprints could not be compared" in reason
+    trusted.faults = faults
+    trusted.dead = dead
+    solvers = {"one": OtherVersion(), "other": OtherVersion()}
+    found = await checks_of(tolerant_batch(context, tmp_path, **solvers), *solvers)
+    assert {outcome for outcome, _ in found.values()} == {expected}, found
+    assert trusted.followed == asked
+
+
+@pytest.mark.usefixtures("_in_no_time")
+async def test_tokens_that_break_a_trusted_executor_for_a_while_are_no_excuse(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    """It answers nothing after them, and then it does until they come again."""
+    trusted.faults = [STOPPED]
+    trusted.broken = 1
+    batch = tolerant_batch(context, tmp_path, liar=OtherVersion())
+    outcome, reason = (await checks_of(batch, "liar"))["liar"]
+    assert outcome is CheckOutcome.UNEXPLAINED, reason
+
+
+@pytest.mark.usefixtures("_in_no_time")
+async def test_who_differs_is_not_excused_by_a_trusted_executor_that_goes_away(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    trusted.faults = [None, AWAY]
+    batch = tolerant_batch(context, tmp_path, small=SmallerModel())
+    outcome, reason = (await checks_of(batch, "small"))["small"]
+    assert outcome is CheckOutcome.UNEXPLAINED, reason
+    assert "they differ, and not once more: its node is offline" in reason
+
+
+@pytest.mark.usefixtures("_in_no_time")
+async def test_people_are_told_of_a_trusted_executor_that_does_not_answer(
+    context: Context, tmp_path: Path, trusted: MockTrusted, records: Records
+) -> None:
+    trusted.faults = [*[BUSY] * tolerant_check.TRIES, None]
+    batch = tolerant_batch(context, tmp_path, rented=OtherVersion())
+    await checks_of(batch, "rented")
+    told = silence_of(records, CLASS, trusted.name)
+    assert f"{trusted.name} was asked 3 times in a row since " in told
+    assert "behind job_2" in told
+    stock(records, context.blobs, CLASS, workloads=1, seed=2)
+    batch = tolerant_batch(context, tmp_path, rented=OtherVersion())
+    assert await checks_of(batch, "rented") == {"rented": (CheckOutcome.PASSED, "")}
+    assert not silence_of(records, CLASS, trusted.name)
 
 
 async def test_a_trusted_gpu_that_rounds_differently_each_time_is_no_amnesty(

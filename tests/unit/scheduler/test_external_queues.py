@@ -59,6 +59,15 @@ def test_so_many_of_a_shape_wait_there_and_no_more(world):
     assert list(world.decide(run=False)) == [jobs[3]]
 
 
+def test_who_is_held_back_here_is_behind_those_that_wait_there(world):
+    first, second, last = (world.submit(gpus=2) for _ in range(3))
+    world.decide(run=False)
+    answer = world.why(last)
+    assert (answer.constraint, answer.behind) == ("engine", (first, second))
+    world.view.external_queues.by_name["slurm"].problem = "does not answer: timeout"
+    assert world.why(last).behind == (), "nor would it be sent without them"
+
+
 def test_what_is_only_decided_counts_as_waiting(world):
     for _ in range(3):
         world.submit(gpus=2)

@@ -48,6 +48,20 @@ def test_what_is_in_use_bounds_and_help(full):
     )
 
 
+def test_behind_whom_it_waits(full):
+    """Programs ask that, and do not read sentences."""
+    on_gpus = ("job_00001", "job_00002")
+    answer = full.why(full.submit(gpus=1))
+    assert (answer.behind, answer.behind_total) == (on_gpus, 2)
+    pinned = full.why(full.submit(gpus=1, gpu_uuids=("GPU-box-1",)))
+    assert pinned.behind == ("job_00002",)
+    never = full.why(full.submit(gpus=1, gpu_class="t4"))
+    assert (never.behind, never.behind_total) == ((), 0), "no node has that"
+    full.set_node("box", "offline")
+    gone = full.why(full.submit(gpus=1))
+    assert (gone.behind, gone.behind_total) == ((), 0), "the node is at fault"
+
+
 def test_an_end_that_no_timeout_bounds(full):
     answer = full.why(full.submit(gpus=2))
     assert answer.estimate_s is None
@@ -85,6 +99,7 @@ def test_waiting_for_cores_names_who_holds_them(world):
     assert answer.would_help == (
         "wait for job_00001 (bounded by its timeout in 1m00s)",
     )
+    assert answer.behind == ("job_00001",)
 
 
 def test_held_back_for_one_that_comes_first(world):
@@ -95,6 +110,7 @@ def test_held_back_for_one_that_comes_first(world):
     answer = world.why(world.submit(gpus=1))
     assert answer.constraint == "reservation"
     assert "job_00002 (2 GPUs, 1 core)" in answer.summary
+    assert answer.behind == ("job_00002",)
     assert answer.would_help == (
         "give it a timeout of at most 1m40s",
         "raise its priority",

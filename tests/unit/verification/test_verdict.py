@@ -163,7 +163,7 @@ def test_what_broke_on_our_side_blames_nobody() -> None:
 def test_who_waits_behind_other_jobs_of_ours_has_neither_failed_nor_passed() -> None:
     found, lines = verdict(waited="job_1 has not begun", answers=None, sha256=None)
     assert found is CheckOutcome.WAITED and lines == {
-        "waited": (None, "other jobs of ours have its place: job_1 has not begun")
+        "waited": (None, "other jobs of ours come first: job_1 has not begun")
     }
 
 

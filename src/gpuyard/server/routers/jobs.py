@@ -390,8 +390,8 @@ async def update(
 async def why(
     reference: str, request: Request, app_state: TheAppState
 ) -> dict[str, Any]:
-    """Why a pending job is not running: constraint, candidates and their rejections,
-    what would help, an estimate.
+    """Why a pending job is not running: constraint, the jobs behind which it waits,
+    candidates and their rejections, what would help, an estimate.
     """
     job_id = _find(request, app_state, reference)
     answer = app_state.controller.requests.why(job_id)

@@ -15,6 +15,7 @@ from gpuyard.verification.pipelines.step import (
 from gpuyard.verification.prompts import LOST, read_file
 from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.records.workloads import PromptWorkload
+from gpuyard.verification.trusted_changes import note_silence
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
 
@@ -86,12 +87,14 @@ async def _answer_one(
     except ExecutorFault as fault:
         # The next workload would probably fail as well, so this ends the run.
         turn.fault = f"{trusted.name}: {fault}"[:1000]
+        await note_silence(context, cls, fault)
         return
     finally:
         turn.seconds.append(context.clock.monotonic() - began)
     # Before its answers are stored, since the older ones may be retired by this.
     if trusted.runtime:
         await call(context.records.note_runtime, cls, trusted.runtime)
+    await call(context.records.note_answer, cls)
     missing = sum(not isinstance(answers.get(prompt), str) for prompt in prompts)
     if missing:
         turn.missing += 1

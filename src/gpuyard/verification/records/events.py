@@ -38,6 +38,8 @@ class EventSubtype(StrEnum):
     ERROR_UPLOADING = "ERROR_UPLOADING"
     ERROR_DOWNLOADING = "ERROR_DOWNLOADING"
     TRUSTED_NOT_CONFIGURED = "TRUSTED_NOT_CONFIGURED"
+    TRUSTED_SILENT = "TRUSTED_SILENT"
+    TRUSTED_ANSWERED = "TRUSTED_ANSWERED"
 
 
 # These would be recorded at every turn, so each class records them once a day.
@@ -56,6 +58,18 @@ class PipelineEvent:
     subtype: str
     gpu_class: str
     data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedSilence:
+    """How often in a row a trusted executor did not do what it was asked, since when
+    (UTC seconds), and why it did not last. `busy`: other jobs had its place then.
+    """
+
+    times: int
+    since: float
+    reason: str
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +146,35 @@ class EventRecords(RecordsBase):
         with self.database.reading() as tx:
             row = tx.execute(wanted).mappings().first()
             return PipelineEvent(**row) if row else None
+
+    def note_silence(self, cls: Class, reason: str, *, busy: bool) -> None:
+        """Note that the trusted executor of a class did not do what it was asked."""
+        silent = EventSubtype.TRUSTED_SILENT
+        self.event(PipelineEventKind.BATCH, silent, cls, reason=reason, busy=busy)
+
+    def note_answer(self, cls: Class) -> None:
+        """Note that it did. Only the first time after a silence is an event."""
+        if self.trusted_silence(cls):
+            answered = EventSubtype.TRUSTED_ANSWERED
+            self.event(PipelineEventKind.BATCH, answered, cls)
+
+    def trusted_silence(self, cls: Class) -> TrustedSilence | None:
+        """The silence of the trusted executor of a class; None if it answers."""
+        kind = PipelineEventKind.BATCH
+        answered = self.newest_event(cls, kind, EventSubtype.TRUSTED_ANSWERED)
+        newest = self.newest_event(cls, kind, EventSubtype.TRUSTED_SILENT)
+        after = answered.seq if answered else 0
+        if newest is None or newest.seq < after:
+            return None
+        silent = sa.select(sa.func.count(), sa.func.min(events.c.at)).where(
+            events.c.gpu_class == cls.value,
+            events.c.subtype == EventSubtype.TRUSTED_SILENT.value,
+            events.c.seq > after,
+        )
+        with self.database.reading() as tx:
+            (times, since) = tx.execute(silent).one()
+        data = newest.data
+        return TrustedSilence(times, since, data["reason"], data["busy"])
 
     def event_counts(self, cls: Class) -> list[EventCount]:
         """How many events of each kind a class has."""

@@ -211,14 +211,20 @@ class WorkloadRecords(RecordsBase):
     def remove_expired(self, expired: ExpiredData) -> None:
         """Remove the rows. Delete their files first, since no row names them then."""
         for some in chunks(expired.workloads):
-            mine = sa.select(samples.c.id).where(samples.c.workload_id.in_(some))
             with self.database.writing() as tx:
-                tx.execute(prompts.delete().where(prompts.c.sample_id.in_(mine)))
-                tx.execute(samples.delete().where(samples.c.workload_id.in_(some)))
-                tx.execute(workloads.delete().where(workloads.c.id.in_(some)))
+                _remove_workloads(tx, some)
         for some in chunks(expired.series):
             with self.database.writing() as tx:
                 tx.execute(series.delete().where(series.c.id.in_(some)))
+
+
+def _remove_workloads(tx: sa.Connection, workload_ids: Sequence[str]) -> None:
+    """Remove workloads, and before them the rows that name them."""
+    in_these = samples.c.workload_id.in_(workload_ids)
+    sample_ids = sa.select(samples.c.id).where(in_these)
+    tx.execute(prompts.delete().where(prompts.c.sample_id.in_(sample_ids)))
+    tx.execute(samples.delete().where(in_these))
+    tx.execute(workloads.delete().where(workloads.c.id.in_(workload_ids)))
 
 
 def retire_answered(tx: sa.Connection, cls: Class, now: float) -> None:

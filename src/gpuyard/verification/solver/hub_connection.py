@@ -15,6 +15,9 @@ from .order import OrderError, SolverOrder
 # How long the hub may take to answer, and the allowance for the network.
 TIMEOUT_S = 30.0
 LEEWAY_S = 5.0
+# How long the hub may leave unread what it is sent: it reads the files of a batch in
+# turns, and others may take all of theirs.
+SEND_S = 600.0
 # The seed is sent when the slowest solver of the batch is ready, which may take this
 # long.
 READY_TIMEOUT_S = 300.0
@@ -42,6 +45,7 @@ class HubConnection:
             float(stream.get("wait_s", READY_TIMEOUT_S + TIMEOUT_S)) + LEEWAY_S
         )
         self._socket = _connect(stream)
+        self._socket.settimeout(SEND_S)
         self._reader = self._socket.makefile("rb")
 
     def send(self, message: Message) -> None:
@@ -92,7 +96,7 @@ class HubConnection:
         except OSError as error:
             raise HubConnectionError(f"nothing came from the hub: {error}") from error
         finally:
-            self._socket.settimeout(TIMEOUT_S + LEEWAY_S)
+            self._socket.settimeout(SEND_S)
         if not said:
             return None
         try:
