@@ -209,6 +209,15 @@ def join(
     code: Annotated[
         str | None, typer.Argument(metavar="CODE", help="That of the invitation.")
     ] = None,
+    code_file: Annotated[
+        str | None,
+        typer.Option(
+            "--code-file",
+            metavar="FILE",
+            help="Read the code from this file, or from standard input (-): other users"
+            " of this machine see what you type.",
+        ),
+    ] = None,
     foreground: Annotated[
         bool,
         typer.Option(
@@ -236,6 +245,8 @@ def join(
     home = Home.find()
     known = read_membership(home)
     may_run_for_users = _may_run_for_users(home)
+    if code_file is not None:
+        code = joining.code_in(code_file, code)
     if url and code:
         membership = joining.join(home, url, code)
         typer.echo(f"This machine is {membership.name} now, of {membership.host}.")
