@@ -25,6 +25,7 @@ from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.node_access import NodeAccess
@@ -206,15 +207,17 @@ class Controller:
         self.joined_nodes = JoinedNodes(
             self.core, self.providers, self.launching, self.requests
         )
+        self.door = InstanceDoor()
         self.rented_nodes = RentedNodes(
             self.core,
             self.joined_nodes,
             self.launching,
             self.reports,
             self.providers,
+            self.door,
         )
         self.pools = Pools(
-            self.core, self.providers, self.joined_nodes, copied_logs.path
+            self.core, self.providers, self.joined_nodes, copied_logs.path, self.door
         )
         leftovers = self.external_queues.leftovers
         self.rented_nodes.other_owners += [self.pools.owns, leftovers.needs_machine]

@@ -134,22 +134,24 @@ class Leading:
             self._spawn(keep_running(words, app_state.home, output), "verification")
 
     def _make_door(self) -> None:
-        """Prepare to listen for the agents of machines that have joined, if they
-        may.
+        """Prepare to listen for the agents of machines that have joined, if they may.
+        Where they no longer may, those that were started before are still known.
         """
         app_state = self._app_state
         listen = app_state.settings.server.agents_listen
-        if listen is None:
+        if listen is None and not app_state.home.authority.exists():
             return
         # Late: a server without such machines needs neither TLS nor certificates.
         from gpuyard.server.agents_door import AgentsDoor
         from gpuyard.server.authority import Authority
 
         authority = Authority.of(app_state.home.authority)
+        if listen is None:
+            app_state.controller.door.identify(authority)
+            return
         door = AgentsDoor(listen, authority, app_state.controller)
         app_state.agents_door = door
-        app_state.controller.rented_nodes.door = door
-        app_state.controller.pools.open_door(door)
+        app_state.controller.door.open(door)
 
     async def _open_tools(self) -> None:
         """Listen for browsers that open what jobs serve, if they may."""

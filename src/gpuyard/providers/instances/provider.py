@@ -170,7 +170,7 @@ class RentedProvider(QueueProvider):
 
     async def offers(self) -> Sequence[Offer]:
         """See GpuProviderInterface: one for each market."""
-        self._installation()  # nothing is offered where no machine can join
+        self.nodes.refuse_without_door()
         markets = await self.api.markets()
         found = offered(markets, self.PROVIDER_NAME, self.settings)
         self._markets = {
