@@ -3,10 +3,10 @@ connection goes through a stream to the job of the server, by the agent of its n
 """
 
 import asyncio
-from contextlib import closing, suppress
 
 import structlog
 
+from gpuyard.config.connection_tasks import ConnectionTasks
 from gpuyard.controller.job_streams import MOST_STREAMS, JobStreams
 from gpuyard.controller.port_stream import PortStream
 from gpuyard.domain.errors import GpuyardError
@@ -27,7 +27,7 @@ class NodePort:
         self._job_id = job_id
         self._port = port
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = ConnectionTasks()
 
     async def open(self) -> int:
         """Listen; the number of the port here. OSError."""
@@ -38,25 +38,18 @@ class NodePort:
         """Listen no more, and end the connections."""
         if self._server:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
+        self._connections.cancel()
 
     async def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._connections.add(task)
-        try:
-            with closing(writer), suppress(OSError, ValueError):
+        with self._connections.serving(writer):
+            try:
                 await self._carry(reader, writer)
-        except GpuyardError as error:
-            # Whoever has connected sees that the server does not answer.
-            log.info("a model server is not reached", job=self._job_id, why=str(error))
-        except asyncio.CancelledError:
-            pass  # the server has ended
-        finally:
-            self._connections.discard(task)
+            except GpuyardError as error:
+                # Whoever has connected sees that the server does not answer.
+                job = self._job_id
+                log.info("a model server is not reached", job=job, why=str(error))
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
