@@ -19,13 +19,15 @@ log = structlog.get_logger(__name__)
 
 class NodePort:
     """A port of the loopback that leads to a `port` of the node where a job runs. As
-    any port of a model server, it is open to all users of this host.
+    any port of a model server, it is open to all users of this host. `problem`: why the
+    last connection was not carried, for people; empty if it was.
     """
 
     def __init__(self, streams: JobStreams, job_id: str, port: int) -> None:
         self._streams = streams
         self._job_id = job_id
         self._port = port
+        self.problem = ""
         self._server: asyncio.Server | None = None
         self._connections = ConnectionTasks()
 
@@ -48,14 +50,17 @@ class NodePort:
                 await self._carry(reader, writer)
             except GpuyardError as error:
                 # Whoever has connected sees that the server does not answer.
-                job = self._job_id
-                log.info("a model server is not reached", job=job, why=str(error))
+                self.problem = str(error)
+                log.info(
+                    "a model server is not reached", job=self._job_id, why=self.problem
+                )
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Carry bytes both ways until one side has said all."""
         async with self._streams.open(self._job_id, self._port) as stream:
+            self.problem = ""
             there = PortStream(stream.reader, stream.writer)
             up = asyncio.create_task(_up(reader, there))
             down = asyncio.create_task(_down(there, writer))
