@@ -42,7 +42,7 @@ from gpuyard.config.sections import (
     absolute,
     bucket_url,
 )
-from gpuyard.config.server import ServerSettings as ServerSettings
+from gpuyard.config.server import ServerSettings
 from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sign_in import SignInSettings
