@@ -557,15 +557,20 @@ def _check_follows(
     runs there.
     """
     (there,) = {node["id"] for node in nodes(second).values() if not node["cordoned"]}
-    with Client(second.address()) as client:
-        job = submit(client, second.work, "a")
-        wait_until(lambda: witnessed(second.work, "a"), what="the job to run")
-        first.kill("server")
-        wait_until(lambda: leads(second), what="the next leader")
-        (second.work / "go").touch()
-        for one in (job, submit(client, second.work, "b")):
-            assert one.wait(DEATH_S).state == "completed", machine.refusal()
-            assert len(one.info.attempts) == 1
-            assert one.info.node == there
+    job = _begin(second, "a")
+    wait_until(lambda: witnessed(second.work, "a"), what="the job to run")
+    first.kill("server")
+    wait_until(lambda: leads(second), what="the next leader")
+    (second.work / "go").touch()
+    for one in (job, _begin(second, "b")):
+        ended = second.wait(one)
+        assert ended.state == "completed", machine.refusal()
+        assert (len(ended.attempts), ended.node) == (1, there)
     for name in "ab":
         assert witnessed(second.work, name) == ["start", "end"]
+
+
+def _begin(instance: TestInstance, name: str) -> str:
+    """Submit a job that may run on any machine; its id."""
+    program = (sys.executable, "-I", "-S", "-c", JOB, str(instance.work), name)
+    return instance.ok("run", "--detach", "--name", name, "--", *program).strip()
