@@ -21,7 +21,7 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.joined import nodes
 from tests.support.kubernetes import Cluster, Node
 from tests.support.pool_work import ask, check_work, work_settings
-from tests.support.pooled import MOMENTS, pooled_instance
+from tests.support.pooled import CALLS, MOMENTS, STAGES, ClusterPool, pooled_instance
 from tests.support.ports import free_port
 from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
@@ -218,6 +218,22 @@ def test_the_server_dies_at_each_step_of_a_nodes_life(tmp_path: Path) -> None:
     with pooled_instance(tmp_path) as pooled:
         for moment in MOMENTS:
             pooled.survive(moment)
+
+
+@pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ,
+    reason="`make soak` runs it: each death takes many seconds",
+)
+@pytest.mark.timeout(1800)
+def test_the_server_dies_at_each_step_of_a_pods_life(tmp_path: Path) -> None:
+    with Cluster([Node("one", gpus=2)]) as cluster:
+        cluster.create(_CLAIM)
+        with _in_front_of(cluster, tmp_path) as instance:
+            (own,) = nodes(instance)
+            instance.ok("nodes", "cordon", own)
+            pooled = ClusterPool(instance, cluster, cluster.claim("shared"))
+            for moment in (*CALLS, *STAGES):
+                pooled.survive(moment)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ stopped, nothing is lost or doubled.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,6 +25,8 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
 )
 from tests.support.instance import TestInstance, make_instance
+from tests.support.joined import JoinedMachine, joined_machine, nodes
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import proxied
 from tests.support.wait import wait_until
@@ -527,9 +530,47 @@ def test_the_database_is_started_anew_while_a_job_runs(
     assert witnessed(instance.work, "a") in (["start", "end"], [])
 
 
-def test_a_server_that_would_listen_for_machines_is_refused_there(address):
-    """The next leader could not be reached by them."""
-    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN="127.0.0.1:7433") as instance:
-        refused = instance.run("up", "--database", address)
+def test_a_machine_that_has_joined_follows_the_leader(address):
+    # Nobody but the leader listens there, as behind an address that they share.
+    there = {
+        "GPUYARD_LEDGER__URL": address,
+        "GPUYARD_SERVER__AGENTS_LISTEN": f"127.0.0.1:{free_port(2)}",
+    }
+    with make_instance(**there) as first, make_instance(**there) as second:
+        first.ok("up")
+        refused = second.run("up")
         assert refused.returncode != 0
-        assert "server.agents_listen: needs a ledger in a file" in refused.stderr
+        assert "server.agents_listen: needs the key by which mach" in refused.stderr
+        shutil.copytree(first.home.authority, second.home.authority)
+        second.ok("up")
+        assert (leads(first), leads(second)) == (True, False)
+        for node in first.json("nodes")["items"]:
+            first.ok("nodes", "cordon", node["id"])
+        with joined_machine(second, "lab2") as machine:
+            _check_follows(first, second, machine)
+
+
+def _check_follows(
+    first: TestInstance, second: TestInstance, machine: JoinedMachine
+) -> None:
+    """The leader dies while a job runs on the machine; that one ends, and another one
+    runs there.
+    """
+    (there,) = {node["id"] for node in nodes(second).values() if not node["cordoned"]}
+    job = _begin(second, "a")
+    wait_until(lambda: witnessed(second.work, "a"), what="the job to run")
+    first.kill("server")
+    wait_until(lambda: leads(second), what="the next leader")
+    (second.work / "go").touch()
+    for one in (job, _begin(second, "b")):
+        ended = second.wait(one)
+        assert ended.state == "completed", machine.refusal()
+        assert (len(ended.attempts), ended.node) == (1, there)
+    for name in "ab":
+        assert witnessed(second.work, name) == ["start", "end"]
+
+
+def _begin(instance: TestInstance, name: str) -> str:
+    """Submit a job that may run on any machine; its id."""
+    program = (sys.executable, "-I", "-S", "-c", JOB, str(instance.work), name)
+    return instance.ok("run", "--detach", "--name", name, "--", *program).strip()

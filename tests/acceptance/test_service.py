@@ -125,7 +125,9 @@ def test_a_machine_that_joins_has_its_agent_as_a_service(
     machine = JoinedMachine(managed)
     there = {"GPUYARD_HOME": str(machine.home.root)}
     try:
-        line = ("join", "--user", *invite(managed, "--name", "lab2"))
+        url, code = invite(managed, "--name", "lab2")
+        (tmp_path / "code").write_text(f"{code}\n")
+        line = ("join", "--user", url, "--code-file", str(tmp_path / "code"))
         # The invitation is still good after this.
         nobody = {"GPUYARD_NODE__RUN_AS": "nobody-of-this-name"}
         refused = managed.run(*line, env=there | nobody)

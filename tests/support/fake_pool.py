@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.controller import Controller
-from gpuyard.controller.rented_nodes import JoiningDoor
+from gpuyard.controller.joining_door import JoiningDoor
 from gpuyard.domain.errors import ProviderError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder, PoolOwner
@@ -25,7 +25,7 @@ PRICE = Decimal("1.50")
 class FakePoolHands:
     """All machines that were ever started, by their owner.
 
-    `refusal`: what a launch is refused with, `no_size` how the question for the size
+    `owner` is the instance, as its newest server says. `refusal`: what a launch is refused with, `no_size` how the question for the size
     fails, and `no_answer` that for the machines. `lose_replies`: a launch is carried out,
     and its reply is lost. `hold`: launches and ends wait for it before they are carried
     out.
@@ -34,6 +34,7 @@ class FakePoolHands:
     poll_s = 0.02
 
     def __init__(self) -> None:
+        self.owner: PoolOwner | None = None
         self.orders: dict[str, PoolOrder] = {}
         self.known: dict[str, PoolMachine] = {}
         self.refusal: ProviderError | None = None
@@ -83,6 +84,7 @@ class FakePoolHands:
     async def machines(self) -> Sequence[PoolMachine]:
         if self.no_answer:
             raise self.no_answer
+        assert self.owner and self.owner.installation
         return list(self.known.values())
 
     async def end(self, reference: str) -> None:
@@ -123,7 +125,11 @@ class Pooled(Controlled):
 
     def extend(self, controller: Controller) -> None:
         self.provider.hands = self.cloud
-        controller.pools.open_door(FakeDoor())
+        self.cloud.owner = controller.pools
+        if self.settings.server.agents_listen:
+            controller.door.open(FakeDoor())
+        else:
+            controller.door.identify(FakeDoor())
 
     def let_idle_go(self) -> None:
         """From now on, a node that is idle goes at once."""

@@ -184,6 +184,8 @@ class FakeProvider(NodeProvider):
         self.hosts: dict[str, FakeHost] = config["hosts"]
         self.hands: PoolHands | None = None
         self.discarded: list[tuple[str, str]] = []
+        # Whether streams to ports were asked for that must be the attempt's own.
+        self.own_ports: set[bool] = set()
         self.linked: set[str] = set()
         self._greeted: set[str] = set()
         self.released: list[tuple[str, list[str]]] = []
@@ -385,10 +387,17 @@ class FakeProvider(NodeProvider):
                     self.hosts[node_id].logs[attempt_id] = attempt.log
 
     async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
+        self,
+        node_id: str,
+        attempt_id: str,
+        port: int = 0,
+        *,
+        stdin: bool = False,
+        own_port: bool = False,
     ) -> NodeStream:
         """To a port, carried as an agent does: what a host runs listens here."""
         self._host(node_id)
+        self.own_ports.add(own_port)
         try:
             connection = await port_stream.connect(port)
         except OSError as error:

@@ -9,11 +9,19 @@ class Stream:
     """A stream to an attempt of `node`, as the server has it from the agent."""
 
     def __init__(
-        self, node: Node, attempt_id: str, port: int = 0, *, stdin: bool = False
+        self,
+        node: Node,
+        attempt_id: str,
+        port: int = 0,
+        *,
+        stdin: bool = False,
+        own_port: bool = False,
     ) -> None:
         self._node = node
         node_id = node.sink.hellos[-1].node_id
-        opening = node.provider.open_stream(node_id, attempt_id, port, stdin=stdin)
+        opening = node.provider.open_stream(
+            node_id, attempt_id, port, stdin=stdin, own_port=own_port
+        )
         self._stream: NodeStream = node.loop.run(opening)
         self._frames = frames.agent_frames()
         self._received: list[frames.FromAgent] = []

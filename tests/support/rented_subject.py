@@ -85,6 +85,9 @@ class SmallInstance:
 
     # --- for the provider ---
 
+    def refuse_without_door(self) -> None:
+        pass
+
     async def invite(self, order: AttemptOrder, name: str, for_s: float) -> Invited:
         self._invited.add(order.attempt_id)
         self._orders[order.attempt_id] = order

@@ -209,6 +209,15 @@ def join(
     code: Annotated[
         str | None, typer.Argument(metavar="CODE", help="That of the invitation.")
     ] = None,
+    code_file: Annotated[
+        str | None,
+        typer.Option(
+            "--code-file",
+            metavar="FILE",
+            help="Read the code from this file, or from standard input (-): other users"
+            " of this machine see what you type.",
+        ),
+    ] = None,
     foreground: Annotated[
         bool,
         typer.Option(
@@ -232,7 +241,7 @@ def join(
     """
     home = Home.find()
     may_run_for_users = _may_run_for_users(home)
-    _become_member(home, url, code)
+    _become_member(home, url, code, code_file)
     if not may_run_for_users:
         typer.echo(
             "gpuyard: its agent runs as root, and no job of a user runs as root. To let"
@@ -249,7 +258,9 @@ def join(
     os.execv(sys.executable, [sys.executable, *words])
 
 
-def _become_member(home: Home, url: str | None, code: str | None) -> None:
+def _become_member(
+    home: Home, url: str | None, code: str | None, code_file: str | None
+) -> None:
     """Join the instance by this invitation. Without one, InvalidInputError unless this
     machine has joined.
     """
@@ -257,6 +268,8 @@ def _become_member(home: Home, url: str | None, code: str | None) -> None:
     from gpuyard.config.joined import read_membership, refuse_copied_home
 
     known = read_membership(home)
+    if code_file is not None:
+        code = joining.code_in(code_file, code)
     if url and code:
         membership = joining.join(home, url, code)
         typer.echo(f"This machine is {membership.name} now, of {membership.host}.")

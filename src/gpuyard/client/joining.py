@@ -40,6 +40,7 @@ from gpuyard.domain.joining import (
 
 _OPEN_S = 10.0
 _LARGEST = 1 << 16
+_LONGEST_CODE = 1 << 10
 _object = TypeAdapter(dict[str, Any])
 
 
@@ -65,6 +66,29 @@ class Door:
             "copy the whole line that `gpuyard nodes invite` prints: gpuyard join"
             " https://HOST:PORT CODE",
         )
+
+
+def code_in(file: str, typed: str | None) -> str:
+    """The code of an invitation: the first line of a file, or of standard input (`-`).
+    `typed`: that of the command line, where there must be none. InvalidInputError.
+    """
+    field = "--code-file"
+    if typed is not None:
+        fault = "comes with a CODE on the command line"
+        raise InvalidInputError.of(field, fault, "give one of the two")
+    is_input = file == "-"
+    try:
+        # The input stays open: else a file of the agent that follows took its place.
+        with open(0 if is_input else file, "rb", closefd=not is_input) as source:
+            said = source.readline(_LONGEST_CODE).strip()
+    except OSError as error:
+        fault = f"{file} cannot be read: {error.strerror or error}"
+        remedy = "name a file that holds the code of an invitation"
+        raise InvalidInputError.of(field, fault, remedy) from None
+    if not said:
+        remedy = "write the code of an invitation into it"
+        raise InvalidInputError.of(field, f"{file} is empty", remedy)
+    return said.decode(errors="replace")
 
 
 def join(home: Home, url: str, code: str) -> Membership:

@@ -1,7 +1,7 @@
 """Addresses in the settings."""
 
 import re
-from ipaddress import ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -22,6 +22,23 @@ def _host_and_port(value: str) -> str:
 
 
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
+def _host_name(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        try:
+            IPv6Address(value)
+        except ValueError:
+            raise ValueError(
+                f"{quoted(value)} is neither the name of a host nor an address; write"
+                " one without a port, such as gpuyard.example.org or 10.0.0.5"
+            ) from None
+    return value
+
+
+HostName = Annotated[str, AfterValidator(_host_name)]
+"""The name of a host, or an IP address."""
 
 
 def _loopback_and_port(value: str) -> str:

@@ -4,7 +4,13 @@ from pathlib import Path
 
 from pydantic import Field
 
-from gpuyard.config.addresses import HostAndPort, LoopbackAndPort, Network, UrlOfTools
+from gpuyard.config.addresses import (
+    HostAndPort,
+    HostName,
+    LoopbackAndPort,
+    Network,
+    UrlOfTools,
+)
 from gpuyard.config.sections import Megabytes, Period, Seconds, SettingsSection
 
 
@@ -16,14 +22,14 @@ class ServerSettings(SettingsSection):
     `url` is the address for other servers and agents, if that is not the one where it
     listens (behind a proxy with TLS). `hosts` are further names under which clients may
     ask it (see the guide on the server's edge). A proxy in `trusted_proxies` says who
-    is behind it. `ca_file` holds the certificates by
-    which the servers at HTTPS addresses prove themselves to each other and to agents
-    (unset, those of the system), and `tls_name` the name in these, if it is not the
-    host.
+    is behind it. `ca_file` holds the certificates by which the servers at HTTPS
+    addresses prove themselves to each other and to agents (unset, those of the system),
+    and `tls_name` the name in these, if it is not the host.
 
     At `agents_listen` (HOST:PORT) it listens for machines that join (see the guide).
-    At `tools_listen` it listens for browsers that open what jobs serve; each port of a
-    job is at a host name of its own below that of `tools_url` (unset, below
+    They reach it by the name or address `agents_host`, if that is not the one where it
+    listens. At `tools_listen` it listens for browsers that open what jobs serve; each
+    port of a job is at a host name of its own below that of `tools_url` (unset, below
     `localhost`).
 
     `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
@@ -44,6 +50,7 @@ class ServerSettings(SettingsSection):
     hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[Network, ...] = ()
     agents_listen: HostAndPort | None = None
+    agents_host: HostName | None = None
     tools_listen: LoopbackAndPort | None = None
     tools_url: UrlOfTools | None = None
     idle_exit_s: Seconds = 1800.0

@@ -26,6 +26,7 @@ from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.node_access import NodeAccess
@@ -136,6 +137,7 @@ class Controller:
     health: ProviderHealth
     trust: TrustRecords
     joined_nodes: JoinedNodes
+    door: InstanceDoor
     rented_nodes: RentedNodes
     pools: Pools
     gpus: Gpus
@@ -271,11 +273,17 @@ class Controller:
         self.joined_nodes = JoinedNodes(
             core, self.providers, self.launching, self.requests
         )
+        self.door = InstanceDoor()
         self.rented_nodes = RentedNodes(
-            core, self.joined_nodes, self.launching, self.reports, self.providers
+            core,
+            self.joined_nodes,
+            self.launching,
+            self.reports,
+            self.providers,
+            self.door,
         )
         self.pools = Pools(
-            core, self.providers, self.joined_nodes, self._copied_logs.path
+            core, self.providers, self.joined_nodes, self._copied_logs.path, self.door
         )
         self.reservations = ReservationBook(core)
         self.unused_gpus = UnusedGpus(core)

@@ -9,6 +9,7 @@ from functools import partial
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import RefusedError, TooManyRequestsError
+from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.commands import CommandStream
@@ -55,7 +56,11 @@ class JobStreams:
             )
         self._open[job_id] += 1
         try:
-            stream = await _opened(provider, attempt, port, stdin=stdin)
+            # Requests for a model must not reach somebody else's program.
+            is_model = self._core.view.jobs[job_id].kind == JobKind.MODEL
+            stream = await _opened(
+                provider, attempt, port, stdin=stdin, own_port=is_model
+            )
             try:
                 yield stream
             finally:
@@ -136,12 +141,17 @@ class JobStreams:
 
 
 async def _opened(
-    provider: GpuProviderInterface, attempt: LiveAttempt, port: int, *, stdin: bool
+    provider: GpuProviderInterface,
+    attempt: LiveAttempt,
+    port: int,
+    *,
+    stdin: bool,
+    own_port: bool,
 ) -> NodeStream:
     """The stream, by the node's agent, or else by the provider."""
     if isinstance(provider, NodeProvider):
         return await provider.open_stream(
-            attempt.node_id, attempt.id, port, stdin=stdin
+            attempt.node_id, attempt.id, port, stdin=stdin, own_port=own_port
         )
     reference = attempt.provider_ref or ""
 

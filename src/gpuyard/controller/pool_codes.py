@@ -7,44 +7,31 @@ secret is stored.
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.controller.pool_rows import PoolRow
-from gpuyard.controller.rented_nodes import JoiningDoor
-from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.joining import NewInvitation
 from gpuyard.providers.pool_hands import PoolOrder
 
 # A node may wait for long in the queue of an external queue.
 _GOOD_FOR_S = 86_400.0
-NO_DOOR = (
-    "this server listens for no machines: see server.agents_listen; where several"
-    " servers share a ledger, there are no pools"
-)
 
 
 class PoolCodes:
-    """Invites the nodes of pools. `door` is there once the server listens."""
+    """Invites the nodes of pools."""
 
-    def __init__(self, core: Core, joined_nodes: JoinedNodes) -> None:
+    def __init__(
+        self, core: Core, joined_nodes: JoinedNodes, door: InstanceDoor
+    ) -> None:
         self._core = core
         self._joined_nodes = joined_nodes
-        self.door: JoiningDoor | None = None
-
-    def _the_door(self) -> JoiningDoor:
-        if self.door is None:
-            raise ProviderError(NO_DOOR, "gpuyard", "SETTING")
-        return self.door
-
-    @property
-    def installation(self) -> str:
-        """The id of the instance; ProviderError where no machine may join."""
-        return self._the_door().fingerprint[:32]
+        self._door = door
 
     async def order(self, row: PoolRow) -> PoolOrder:
         """The order for a node; the same one each time. ProviderError where no machine
         may join; RefusedError if another node has its name.
         """
-        door = self._the_door()
-        secret = self._secret(row.id)
+        door = self._door.get()
+        secret = door.secret_for(row.id)
         known = self._joined_nodes.invited_with(secret)
         if known is None:
             given = NewInvitation(name=row.name, expires_in_s=_GOOD_FOR_S)
@@ -55,14 +42,11 @@ class PoolCodes:
 
     def node_of(self, row: PoolRow) -> str | None:
         """The node that has joined by the invitation; None if none has."""
-        known = self._joined_nodes.invited_with(self._secret(row.id))
+        known = self._joined_nodes.invited_with(self._door.secret_for(row.id))
         return known.node_id if known else None
 
     async def withdraw(self, row: PoolRow) -> None:
         """Let nobody join by the invitation any more."""
-        known = self._joined_nodes.invited_with(self._secret(row.id))
+        known = self._joined_nodes.invited_with(self._door.secret_for(row.id))
         if known and known.is_open(self._core.clock()):
             await self._joined_nodes.revoke(known.id)
-
-    def _secret(self, row_id: str) -> str:
-        return self.door.secret_for(row_id) if self.door else ""

@@ -16,12 +16,12 @@ from pathlib import Path
 from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.controller.pool_calls import REPEAT_S, LivePool, PoolCalls
 from gpuyard.controller.pool_codes import PoolCodes
 from gpuyard.controller.pool_facts import ModelNeeds, PoolFacts
 from gpuyard.controller.pool_output import PoolOutput
 from gpuyard.controller.pool_rows import PoolBook, PoolRow
-from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import LedgerError, NotFoundError
 from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
@@ -52,12 +52,14 @@ class Pools:
         providers: Providers,
         joined_nodes: JoinedNodes,
         copy_path: Callable[[str], Path],
+        door: InstanceDoor,
     ) -> None:
         self._core = core
         self._providers = providers
         self._joined_nodes = joined_nodes
         self.book = PoolBook(core)
-        self._codes = PoolCodes(core, joined_nodes)
+        self._door = door
+        self._codes = PoolCodes(core, joined_nodes, door)
         self._calls = PoolCalls(core, self.book, self._codes)
         self._facts = PoolFacts(core)
         self._output = PoolOutput(core, providers, copy_path, self._look_soon)
@@ -120,14 +122,10 @@ class Pools:
         if self._alarm:
             self._alarm.cancel()
 
-    def open_door(self, door: JoiningDoor) -> None:
-        """Machines may join from now on."""
-        self._codes.door = door
-
     @property
     def installation(self) -> str:
         """See PoolOwner."""
-        return self._codes.installation
+        return self._door.installation
 
     def owns(self, owner: str) -> bool:
         """Whether a machine with this owner is that of a node of a pool."""

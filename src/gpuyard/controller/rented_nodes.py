@@ -5,11 +5,12 @@ nothing else is ever placed there.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.controller.kept_answers import KEEP_S, KeptAnswers
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.reports import Reports
@@ -25,27 +26,6 @@ from gpuyard.scheduler.nodes import REMOVED
 
 RENTED = "rented"
 """The state of a node whose machine is rented, while its agent is connected."""
-_NO_DOOR = (
-    "server.agents_listen is not set, so rented machines have nowhere to join; set it"
-    ' in [server], such as "0.0.0.0:7433", where machines on the internet reach it'
-)
-
-
-class JoiningDoor(Protocol):
-    """Where machines join: the listener of the server that leads."""
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the instance's authority."""
-        ...
-
-    def secret_for(self, purpose: str) -> str:
-        """A secret that is the same for each call, and that nobody else can know."""
-        ...
-
-    async def url_for_machines(self) -> str:
-        """Where machines dial that are invited, once somebody listens there."""
-        ...
 
 
 class RentedNodes:
@@ -60,13 +40,14 @@ class RentedNodes:
         launching: Launching,
         reports: Reports,
         providers: Providers,
+        door: InstanceDoor,
     ) -> None:
         self._core = core
         self.providers = providers
         self._joined = joined
         self._launching = launching
         self._reports = reports
-        self.door: JoiningDoor | None = None
+        self._door = door
         # Who else needs machines: of each owner that is no attempt.
         self.other_owners: list[Callable[[str], bool]] = []
         joined.provider_for = self._provider_for
@@ -79,11 +60,6 @@ class RentedNodes:
             raise RefusedError("The job for which this machine was rented is over.")
         return attempt.provider
 
-    def _the_door(self) -> JoiningDoor:
-        if self.door is None:
-            raise ProviderError(_NO_DOOR, "gpuyard", "SETTING")
-        return self.door
-
     @property
     def epoch(self) -> int:
         """That of this server."""
@@ -91,12 +67,16 @@ class RentedNodes:
 
     @property
     def installation(self) -> str:
-        """The id of the instance; ProviderError where machines cannot join."""
-        return self._the_door().fingerprint[:32]
+        """See RentingInstance."""
+        return self._door.installation
+
+    def refuse_without_door(self) -> None:
+        """See RentingInstance."""
+        self._door.get()
 
     async def invite(self, order: AttemptOrder, name: str, for_s: float) -> Invited:
         """Invite a machine to join for this attempt. ProviderError."""
-        door = self._the_door()
+        door = self._door.get()
         secret = door.secret_for(order.attempt_id)
         await self._joined.invite_rented(order.attempt_id, name, secret, for_s)
         url = await door.url_for_machines()

@@ -102,13 +102,14 @@ class TakeItem(_Message, frozen=True, tag="TakeItem"):
 class OpenStream(_Message, frozen=True, tag="OpenStream"):
     """Connect once more, say JoinStream, and connect the stream to this `port` of the
     node; with `stdin` to the standard input of the attempt's program, or else to a
-    command beside it.
+    command beside it. `own_port`: only if the attempt itself listens there.
     """
 
     key: str
     attempt_id: AttemptId
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     stdin: bool = False
+    own_port: bool = False
 
 
 class ContentPart(_Message, frozen=True, tag="ContentPart"):

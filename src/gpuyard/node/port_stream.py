@@ -1,11 +1,13 @@
 """One connection to a port of this node, for a client elsewhere."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from typing import Any
 
 from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.domain.stream_frames import Output, OutputEnd
+from gpuyard.node.port_owner import ForeignPortError, listeners, own_listeners
 
 # A program listens at one or both of them.
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -25,6 +27,19 @@ async def connect(port: int) -> Connection:
         except OSError as error:
             faults.append(error)
     raise faults[0]
+
+
+async def connect_to_own(port: int, pids: Callable[[], Iterable[int]]) -> Connection:
+    """As `connect`, to a program of these processes; ForeignPortError if another one
+    listens at the port.
+    """
+    before = await asyncio.to_thread(own_listeners, port, pids)
+    connection = await connect(port)
+    # Whoever listened all the time has the connection.
+    if before and await asyncio.to_thread(listeners, port) == before:
+        return connection
+    connection[1].close()
+    raise ForeignPortError(f"who listens at port {port} has just changed")
 
 
 async def carry(

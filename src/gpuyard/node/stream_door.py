@@ -14,6 +14,7 @@ from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.command_stream import run_command
 from gpuyard.node.input_stream import pass_input_on
 from gpuyard.node.link import ServerAddress, open_link
+from gpuyard.node.port_owner import ForeignPortError
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,14 @@ class StreamDoor:
             join = wire.JoinStream(request.key, "it was started without an open input")
         elif request.port:
             try:
-                connection = await port_stream.connect(request.port)
+                if request.own_port:
+                    connection = await port_stream.connect_to_own(
+                        request.port, attempt.process.own_pids
+                    )
+                else:
+                    connection = await port_stream.connect(request.port)
+            except ForeignPortError as error:
+                join = wire.JoinStream(request.key, str(error))
             except OSError as error:
                 join = wire.JoinStream(request.key, str(error), closed_port=True)
         writer.write(wire_frames.encode(join))

@@ -315,13 +315,21 @@ class AgentProvider(NodeProvider):
         raise JobNotFoundError(attempt_id, self.PROVIDER_NAME)
 
     async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
+        self,
+        node_id: str,
+        attempt_id: str,
+        port: int = 0,
+        *,
+        stdin: bool = False,
+        own_port: bool = False,
     ) -> NodeStream:
         """See NodeProvider."""
         await self.agents.wait_for_one()
         link = self.agents.link(node_id)
         _refuse_stream_of_older_agent(self.agents.hello(node_id), stdin=stdin)
-        return await self.agents.streams.open(link, attempt_id, port, stdin=stdin)
+        return await self.agents.streams.open(
+            link, attempt_id, port, stdin=stdin, own_port=own_port
+        )
 
     # --- agents ---
 

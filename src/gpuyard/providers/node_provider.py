@@ -106,11 +106,17 @@ class NodeProvider(GpuProviderInterface):
         raise RefusedError("The nodes of this provider find no lines.")
 
     async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
+        self,
+        node_id: str,
+        attempt_id: str,
+        port: int = 0,
+        *,
+        stdin: bool = False,
+        own_port: bool = False,
     ) -> NodeStream:
         """Open a stream to a running attempt: to this port of its node, with `stdin` to
         the standard input of its program, or else to a command beside it
-        (`domain/stream_frames.py`).
+        (`domain/stream_frames.py`). `own_port`: only if the attempt listens there.
 
         RefusedError says why there is none, ProviderError that the node is away.
         """

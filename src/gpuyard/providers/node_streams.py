@@ -38,7 +38,13 @@ class NodeStreams:
         self._open: set[NodeStream] = set()
 
     async def open(
-        self, link: Link, attempt_id: str, port: int, *, stdin: bool = False
+        self,
+        link: Link,
+        attempt_id: str,
+        port: int,
+        *,
+        stdin: bool = False,
+        own_port: bool = False,
     ) -> NodeStream:
         """Have the agent at `link` open a stream; see wire.OpenStream.
 
@@ -50,7 +56,7 @@ class NodeStreams:
         joined: asyncio.Future[NodeStream] = asyncio.get_running_loop().create_future()
         self._waiting[key] = joined
         try:
-            link.send(wire.OpenStream(key, attempt_id, port, stdin))
+            link.send(wire.OpenStream(key, attempt_id, port, stdin, own_port))
             async with asyncio.timeout(_JOIN_S):
                 return await joined
         except TimeoutError:

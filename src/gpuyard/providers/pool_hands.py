@@ -72,7 +72,9 @@ class PoolOwner(Protocol):
 
     @property
     def installation(self) -> str:
-        """Its id, of hexadecimal digits. ProviderError where no machine may join it."""
+        """Its id, of hexadecimal digits. ProviderError where no machine has ever been
+        able to join it.
+        """
         ...
 
     def owns(self, owner: str) -> bool:

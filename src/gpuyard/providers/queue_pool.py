@@ -27,7 +27,9 @@ here="$(mktemp -d /tmp/gpuyard-pool.XXXXXX)" || exit 1
 GPUYARD_HOME="$here/home"
 export GPUYARD_HOME
 mkdir "$GPUYARD_HOME" && cd "$GPUYARD_HOME" || exit 1
-{install}{before}{{ {command} join {url} "$code" --foreground; }} &
+# Not as an argument: other users of this node see those.
+printf '%s\\n' "$code" >"$here/code" || exit 1
+{install}{before}{{ {command} join {url} --code-file "$here/code" --foreground; }} &
 agent=$!
 leave() {{
     trap - TERM

@@ -75,13 +75,19 @@ class Batches:
 
     def batch_of(self, row: dict[str, Any]) -> Batch:
         """The batch of a row of the ledger, with its items."""
+        queries = self._core.queries
         scripts = self._core.scripts
-        name = row["script"]
-        script = scripts[name] if name in scripts else ScriptSpec()
-        items = [Item.of_row(item) for item in self._core.queries.items_of(row["id"])]
-        spec = self._core.queries.specs([row["id"]]).get(row["id"], {})
-        code = spec.get("submitted_code", "")
-        return Batch(row, script, items, BatchOwner.of_spec(spec), code)
+        name: str = row["script"]
+        batch_id: str = row["id"]
+        spec = queries.specs([batch_id]).get(batch_id, {})
+        return Batch(
+            row,
+            # Its section may have gone from the settings.
+            script=scripts[name] if name in scripts else ScriptSpec(),
+            items=[Item.of_row(item) for item in queries.items_of(batch_id)],
+            owner=BatchOwner.of_spec(spec),
+            code=spec.get("submitted_code", ""),
+        )
 
     def owners_of(self, batch_ids: Iterable[str]) -> dict[str, BatchOwner]:
         """Whose these batches are."""

@@ -3,10 +3,10 @@ connection goes through a stream to the job of the server, by the agent of its n
 """
 
 import asyncio
-from contextlib import closing, suppress
 
 import structlog
 
+from gpuyard.config.connection_tasks import ConnectionTasks
 from gpuyard.controller.job_streams import MOST_STREAMS, JobStreams
 from gpuyard.controller.port_stream import PortStream
 from gpuyard.domain.errors import GpuyardError
@@ -19,15 +19,17 @@ log = structlog.get_logger(__name__)
 
 class NodePort:
     """A port of the loopback that leads to a `port` of the node where a job runs. As
-    any port of a model server, it is open to all users of this host.
+    any port of a model server, it is open to all users of this host. `problem`: why the
+    last connection was not carried, for people; empty if it was.
     """
 
     def __init__(self, streams: JobStreams, job_id: str, port: int) -> None:
         self._streams = streams
         self._job_id = job_id
         self._port = port
+        self.problem = ""
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = ConnectionTasks()
 
     async def open(self) -> int:
         """Listen; the number of the port here. OSError."""
@@ -38,31 +40,27 @@ class NodePort:
         """Listen no more, and end the connections."""
         if self._server:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
+        self._connections.cancel()
 
     async def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._connections.add(task)
-        try:
-            with closing(writer), suppress(OSError, ValueError):
+        with self._connections.serving(writer):
+            try:
                 await self._carry(reader, writer)
-        except GpuyardError as error:
-            # Whoever has connected sees that the server does not answer.
-            log.info("a model server is not reached", job=self._job_id, why=str(error))
-        except asyncio.CancelledError:
-            pass  # the server has ended
-        finally:
-            self._connections.discard(task)
+            except GpuyardError as error:
+                # Whoever has connected sees that the server does not answer.
+                self.problem = str(error)
+                log.info(
+                    "a model server is not reached", job=self._job_id, why=self.problem
+                )
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Carry bytes both ways until one side has said all."""
         async with self._streams.open(self._job_id, self._port) as stream:
+            self.problem = ""
             there = PortStream(stream.reader, stream.writer)
             up = asyncio.create_task(_up(reader, there))
             down = asyncio.create_task(_down(there, writer))

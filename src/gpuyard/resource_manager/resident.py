@@ -371,8 +371,10 @@ async def _until_healthy(
     while not await _is_healthy(resident, client, health):
         resident.booted_here = True
         if time.monotonic() > deadline:
+            way = resident.node_port
+            why = f": {way.problem}" if way and way.problem else ""
             raise UnhealthyError(
-                f"it was not healthy ({health}) within {spec.boot_timeout_s:g} s"
+                f"it was not healthy ({health}) within {spec.boot_timeout_s:g} s{why}"
             )
         await asyncio.sleep(_BOOT_CHECK_EVERY_S)
 

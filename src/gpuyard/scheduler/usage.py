@@ -63,8 +63,8 @@ class Meter:
 
     `settled` is that of what has ended. `rate` and `offset` are the sums of the rates
     of what runs, and of these times what the inflation summed up to at each start.
-    `held` is the rate of all that runs or is about to, `gpus` its GPUs, and `holders`
-    its number. `shares` are those by which it is divided.
+    `held` is the rate of all that runs or is about to, `gpus` its GPUs without those of
+    model servers, and `holders` its number. `shares` are those by which it is divided.
     """
 
     settled: float = 0.0
@@ -233,7 +233,9 @@ class Usage:
     def _hold(self, holder: str, job: LiveJob, rate: float) -> None:
         project = job.project or ""
         user = job.owner or ""
-        gpus = job.shape.gpus * job.shape.nodes
+        # The owner of the instance has no fewer because everybody asks a model.
+        is_model = job.kind == JobKind.MODEL
+        gpus = 0 if is_model else job.shape.gpus * job.shape.nodes
         meters = self._meters(project, user)
         for meter in meters:
             meter.held += rate

@@ -78,6 +78,7 @@ from gpuyard.server.listening import (
     refuse_other_hosts,
     url_of,
 )
+from gpuyard.server.shared_authority import authority_in, known_fingerprint
 from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
@@ -258,12 +259,9 @@ def _check_membership(app_state: AppState, election: Election) -> None:
         raise InvalidInputError.of("server.ca_file", fault, remedy) from None
     election.refuse_loopback()
     if app_state.settings.server.agents_listen:
-        raise InvalidInputError.of(
-            "server.agents_listen",
-            "needs a ledger in a file: servers that share a database have agents of"
-            " their own",
-            "remove it, or `url` of [ledger]",
-        )
+        known = known_fingerprint(app_state.queries)
+        if known:
+            authority_in(app_state.home.authority, known, listens=True)
 
 
 def _make_app_state(

@@ -41,14 +41,21 @@ log = structlog.get_logger(__name__)
 
 
 class AgentsDoor:
-    """The two listeners of a server that leads. `listen`: HOST:PORT."""
+    """The two listeners of a server that leads. `listen`: HOST:PORT. `reached_at`: the
+    host by which machines reach it, if that is another one.
+    """
 
     def __init__(
-        self, listen: str, authority: Authority, controller: Controller
+        self,
+        listen: str,
+        authority: Authority,
+        controller: Controller,
+        reached_at: str | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         self._host = host.strip("[]")
         self._port = int(port)
+        self._reached_at = reached_at
         self.authority = authority
         self._controller = controller
         self._nodes = controller.joined_nodes
@@ -62,10 +69,16 @@ class AgentsDoor:
 
     async def open(self) -> None:
         """Listen for agents, and for machines if an invitation is open.
-        InvalidInputError when the address cannot be used.
+        InvalidInputError when the address cannot be used; it may be called again.
         """
         if self._port >= _LAST_PORT:
             raise self._cannot_listen(self._port + 1, "there is no such port")
+        if self._agents is None:
+            self._listen_for_agents()
+        self._is_open.set()
+        await self.expect_machines()
+
+    def _listen_for_agents(self) -> None:
         sock = self._bind(self._port)
         self._port = int(sock.getsockname()[1])
         self._agents = Doorway(
@@ -75,8 +88,6 @@ class AgentsDoor:
             checks_certificates=True,
         )
         log.info("listening for agents", port=self._port)
-        self._is_open.set()
-        await self.expect_machines()
 
     def _bind(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -149,7 +160,7 @@ class AgentsDoor:
 
     def url(self) -> str:
         """Where a machine that was invited dials."""
-        host = self._host
+        host = self._reached_at or self._host
         if host in ("0.0.0.0", "::"):
             host = _own_address() or socket.gethostname()
         shown = f"[{host}]" if ":" in host else host

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
-from gpuyard.config.settings import ServerSettings
+from gpuyard.config.server import ServerSettings
 from gpuyard.controller.users import Identity
 from gpuyard.domain.audit import AuditEvent
 from gpuyard.domain.users import TOKEN_PREFIX

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from starlette.types import Message, Receive, Scope
 
-from gpuyard.config.settings import ServerSettings
+from gpuyard.config.server import ServerSettings
 from gpuyard.domain.datasets import CHUNK_BYTES
 from gpuyard.domain.errors import (
     RequestRefusedError,

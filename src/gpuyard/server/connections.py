@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gpuyard.config.settings import ServerSettings
+from gpuyard.config.server import ServerSettings
 from gpuyard.domain.errors import RequestRefusedError, TooLargeError
 from gpuyard.server import headers, problems
 from gpuyard.server.callers import CALLER, Peer

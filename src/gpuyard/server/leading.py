@@ -10,7 +10,7 @@ it believed outlives that.
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -22,9 +22,18 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.backups import Backups
 from gpuyard.server.election import Election
 from gpuyard.server.program import keep_running
+from gpuyard.server.shared_authority import (
+    AUTHORITY_NOTE,
+    authority_in,
+    known_fingerprint,
+)
+
+if TYPE_CHECKING:
+    from gpuyard.server.agents_door import AgentsDoor
 
 # The longest a server that starts waits to learn who leads, before it answers.
 _DECIDED_S = 10.0
+_DOOR_AGAIN_S = 1.0
 log = structlog.get_logger(__name__)
 
 
@@ -42,7 +51,7 @@ class Leading:
         app_state.controller.core.listeners.append(app_state.stream.publish)
         app_state.controller.reports.on_progress = app_state.stream.publish_progress
         if app_state.election is None:
-            self._make_door()
+            self._make_door("")
             await app_state.controller.start()
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
@@ -101,9 +110,11 @@ class Leading:
             announcer = Announcer(app_state.controller.core.ledger.engine)
             app_state.controller.core.listeners.append(announcer.announce)
             self._spawn(announcer.run(), "announce")
+            self._make_shared_door()
             await app_state.controller.start(epoch)
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
+            await self._open_shared_door()
             await self._open_tools()
         except Exception as error:
             log.exception("this server was to lead and cannot")
@@ -133,23 +144,58 @@ class Leading:
             words = ("verify", "watch", "--until-input-ends")
             self._spawn(keep_running(words, app_state.home, output), "verification")
 
-    def _make_door(self) -> None:
-        """Prepare to listen for the agents of machines that have joined, if they
-        may.
+    def _make_door(self, known: str) -> None:
+        """Prepare to listen for the agents of machines that have joined, if they may.
+        Where they no longer may, those that were started before are still known.
+        `known`: the fingerprint of the authority, if others have it. InvalidInputError.
         """
         app_state = self._app_state
-        listen = app_state.settings.server.agents_listen
-        if listen is None:
+        settings = app_state.settings.server
+        listen = settings.agents_listen
+        folder = app_state.home.authority
+        authority = authority_in(folder, known, listens=listen is not None)
+        if authority is None:
             return
-        # Late: a server without such machines needs neither TLS nor certificates.
+        if listen is None:
+            app_state.controller.door.identify(authority)
+            return
+        # Late, as the authority.
         from gpuyard.server.agents_door import AgentsDoor
-        from gpuyard.server.authority import Authority
 
-        authority = Authority.of(app_state.home.authority)
-        door = AgentsDoor(listen, authority, app_state.controller)
+        door = AgentsDoor(listen, authority, app_state.controller, settings.agents_host)
         app_state.agents_door = door
-        app_state.controller.rented_nodes.door = door
-        app_state.controller.pools.open_door(door)
+        app_state.controller.door.open(door)
+
+    def _make_shared_door(self) -> None:
+        """As `_make_door`, of a server that shares the ledger with others."""
+        try:
+            self._make_door(known_fingerprint(self._app_state.queries))
+        except InvalidInputError as error:
+            # Nobody but this server may be left to lead: other jobs go on.
+            log.error("no machine can join, or come back", why=str(error))
+
+    async def _open_shared_door(self) -> None:
+        """Open it, and tell the servers that may lead next whose it is."""
+        app_state = self._app_state
+        door = app_state.agents_door
+        if door is None:
+            return
+        if not known_fingerprint(app_state.queries):
+            await app_state.keep_note(AUTHORITY_NOTE, {"fingerprint": door.fingerprint})
+        self._spawn(self._open_patiently(door), "open-door")
+
+    async def _open_patiently(self, door: "AgentsDoor") -> None:
+        """Open it once the port is free: a server on this host that has just stopped
+        leading may still listen there.
+        """
+        while True:
+            try:
+                await door.open()
+            except InvalidInputError as error:
+                log.warning("machines have to wait", why=str(error))
+                await asyncio.sleep(_DOOR_AGAIN_S)
+            else:
+                return
 
     async def _open_tools(self) -> None:
         """Listen for browsers that open what jobs serve, if they may."""

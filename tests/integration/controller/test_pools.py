@@ -363,12 +363,19 @@ async def test_a_node_does_not_wait_for_ever(
     may_be_read.set()
 
 
-async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(make: Make):
+@pytest.mark.parametrize("listens", [True, False])
+async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(
+    make: Make, listens: bool
+):
     instance = await make(min=1)
     await instance.boot()
     await instance.until_states("joined")
     await instance.crash()
-    instance.settings = instance.settings.model_copy(update={"pools": {}})
+    given: dict[str, Any] = {"pools": {}}
+    if not listens:
+        server = instance.settings.server
+        given["server"] = server.model_copy(update={"agents_listen": None})
+    instance.settings = instance.settings.model_copy(update=given)
     await instance.start()
     await instance.until_states()
     assert instance.rows()[0]["why"] == "the pool may have 0 nodes"

@@ -218,6 +218,27 @@ def test_a_port_is_reached_and_each_side_may_say_that_it_has_said_all(
     assert said[-1] == frames.OutputEnd()
 
 
+def test_who_has_taken_the_port_of_a_model_server_is_not_reached(
+    node: Node, served: tuple[str, int], attempt_id: str
+) -> None:
+    server_id, port = served
+    stream = Stream(node, server_id, port, own_port=True)
+    stream.send(frames.Input(b"abc"))
+    stream.until(b"cba")
+    # The other program says that it is of the attempt.
+    claim = f"""
+import os, sys
+os.environ["GPUYARD_ATTEMPT_ID"] = {attempt_id!r}
+os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", {SERVER!r}])
+"""
+    impostor = node.start(claim)
+    node.says(impostor, "end")
+    node.started(impostor)
+    taken = int(node.output(impostor).split()[1])
+    with pytest.raises(RefusedError, match=f"another program listens at port {taken}"):
+        Stream(node, attempt_id, taken, own_port=True)
+
+
 def test_a_connection_ends_with_the_job(node: Node, served: tuple[str, int]) -> None:
     attempt_id, port = served
     stream = Stream(node, attempt_id, port)

@@ -104,11 +104,11 @@ def test_a_node_that_cannot_be_or_has_ended_says_why(
         while found.live:
             await asyncio.sleep(0.02)
             found = await hands.find("poolnode_1") or found
-        words = "join https://127.0.0.1:7434 print.se$cret --foreground"
+        words = "https://127.0.0.1:7434 --code-file print.se$cret"
         assert found.why == f"Kubernetes: {words}"
         await hands.end(machine.reference)
 
-    run(cluster, tmp_path, ends, command="sh -c 'echo $*' gpuyard")
+    run(cluster, tmp_path, ends, command="sh -c 'echo $2 $3 $(cat $4)' gpuyard")
 
     async def has_no_room(hands: KubernetesPool) -> None:
         for owner in ("poolnode_2", "poolnode_3"):

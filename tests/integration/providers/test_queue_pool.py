@@ -21,7 +21,8 @@ ORDER = PoolOrder("poolnode_1", "warm-1", "https://127.0.0.1:7434", "print.secre
 # nobody ends it.
 PROGRAM = """\
 trap 'sleep 0.3; echo left > "$WORK/left"; exit 0' TERM
-echo "$@" > "$WORK/said"
+code=$(stat -c %a "$4")-$(cat "$4")
+echo "$1 $2 $3 $code $5" > "$WORK/said"
 turn=0
 while [ $turn -lt 1200 ]; do sleep 0.05; turn=$((turn + 1)); done
 """
@@ -69,10 +70,9 @@ def test_a_node_that_is_ended_lets_gpuyard_leave_first(
     )
     try:
         wait_until(lambda: said.exists() and said.read_text(), what="it to join")
-        assert (
-            said.read_text()
-            == "join https://127.0.0.1:7434 print.secret --foreground\n"
-        )
+        # Only its own user can read the code, and no argument has it.
+        code = "--code-file 600-print.secret"
+        assert said.read_text() == f"join {ORDER.join_url} {code} --foreground\n"
         node.send_signal(signal.SIGTERM)
         assert node.wait(30) == 0
         assert (tmp_path / "left").exists()

@@ -66,13 +66,17 @@ def test_each_string_reaches_the_commands_as_it_is():
         spot=True,
     )
     with cloud_machine({"useradd": ""}) as machine:
-        booted(machine, plan)
+        booted(machine, plan, gpuyard="cat >/run/code")
         wait_for(machine, "its agent runs")
 
         (pip,) = machine.calls("pip")
         assert pip[-2:] == ["--", plan.install]
         (join,) = machine.calls("gpuyard")
-        assert join == ["join", "--system", "--", plan.join_url, plan.join_code]
+        # No argument, which every user of the machine sees, has the code.
+        words = ["join", "--system", "--code-file", "-", "--", plan.join_url]
+        assert join == words
+        said = machine.file("/run/code").read_bytes()
+        assert said == f"{plan.join_code}\n".encode()
         assert not machine.file("/run/x").exists()
         assert plan.join_code not in machine.said
 

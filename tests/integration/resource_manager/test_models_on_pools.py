@@ -118,6 +118,8 @@ async def test_a_request_brings_a_node_and_a_model_that_nobody_uses_goes_before_
     instance = await make(max=2)
     assert await _boots_for(instance, instance.ask("hello")) == "re: hello"
     assert "home needs a GPU" in str(instance.manager.models.why_not("home"))
+    # No program but its own gets its requests.
+    assert instance.provider.own_ports == {True}
     # The node has a model, and is idle all the same.
     instance.let_idle_go()
     await instance.until_states()

@@ -197,6 +197,12 @@ async def test_beyond_1024_strangers_the_oldest_goes_and_an_agent_stays(
     agent.close()
 
 
+async def test_machines_are_told_the_host_by_which_they_reach_it(lab: Lab) -> None:
+    for host, shown in (("gpuyard.lan", "gpuyard.lan"), ("fd00::5", "[fd00::5]")):
+        door = AgentsDoor("0.0.0.0:7433", lab.authority, lab.controller, host)
+        assert door.url().startswith(f"https://{shown}:")
+
+
 async def test_there_is_no_port_after_the_last_one(lab: Lab) -> None:
     door = AgentsDoor(f"{HOST}:65535", lab.authority, lab.controller)
     with pytest.raises(InvalidInputError, match="port like the one after it"):

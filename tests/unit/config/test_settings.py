@@ -236,6 +236,20 @@ def test_what_jobs_serve_is_reached_with_tls(home):
         assert load_settings(home).server.tools_url == url
 
 
+@pytest.mark.parametrize("host", ["gpuyard.example.org", "10.0.0.5", "fd00::5"])
+def test_machines_reach_the_server_by_a_name_or_an_address(home, host):
+    home.settings.write_text(f'[server]\nagents_host = "{host}"\n')
+    assert load_settings(home).server.agents_host == host
+
+
+@pytest.mark.parametrize("host", ["", "10.0.0.5:7433", "https://a", "-a", "a b", "::g"])
+def test_what_is_no_host_is_refused(home, host):
+    home.settings.write_text(f'[server]\nagents_host = "{host}"\n')
+    refusal = refused(home)
+    assert ": server.agents_host" in refusal
+    assert "is neither the name of a host nor an address" in refusal
+
+
 _POOL = '[providers.slurm]\n[pools.warm]\nprovider = "slurm"\n'
 _DOOR = '[server]\nagents_listen = "0.0.0.0:7433"\n'
 

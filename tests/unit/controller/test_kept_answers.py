@@ -78,7 +78,7 @@ def renting(**clouds: Cloud) -> RentedNodes:
     core: Any = SimpleNamespace(view=view)
     joined: Any = SimpleNamespace(rented_node=no_node)
     unused: Any = None
-    return RentedNodes(core, joined, unused, unused, providers)
+    return RentedNodes(core, joined, unused, unused, providers, unused)
 
 
 def no_node(_: str) -> str:

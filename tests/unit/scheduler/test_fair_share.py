@@ -280,6 +280,23 @@ def test_a_quota_holds_back_its_user_and_nobody_else():
     assert lab.used["ana"] == 3 * HOUR, "one after the other"
 
 
+def test_model_servers_take_nothing_of_a_quota():
+    lab = Lab(3, quotas=Quotas({"default": Quota(running_gpus=1)}))
+    for kind in ("model", "model", "command"):
+        lab.submit("ana", HOUR, kind=kind)
+    lab.run(HOUR / 2)
+    assert len(lab.running("ana")) == 3
+
+
+def test_a_worker_waits_for_no_quota_and_counts_for_its_owner():
+    lab = Lab(3, quotas=Quotas({"ana": Quota(running_gpus=1)}))
+    workers = [lab.submit("ana", HOUR, kind="worker") for _ in range(2)]
+    lab.decide()
+    lab.submit("ana", HOUR)
+    lab.run(HOUR / 2)
+    assert lab.running("ana") == workers
+
+
 def test_why_says_whose_share_and_how_many_come_before():
     rules = ShareRules(DAY, {"vision": ProjectShare()})
     lab = Lab(2, rules)

@@ -128,12 +128,14 @@ class World:
         preemptible=False,
         deadline=None,
         estimated_s=None,
+        kind="command",
         **shape,
     ) -> str:
         self.jobs += 1
         job_id = f"job_{self.jobs:05d}"
         row = {
             "id": job_id,
+            "kind": kind,
             "state": "queued",
             "priority": priority,
             "shape": Shape(**shape).to_row(),

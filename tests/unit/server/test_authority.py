@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.server.authority import Authority
+from gpuyard.server.shared_authority import authority_in
 
 
 def request(key, name="", **more):
@@ -82,3 +83,23 @@ def test_agents_need_a_certificate_and_machines_that_join_do_not(authority):
     assert agents.verify_mode is ssl.CERT_REQUIRED
     assert machines.verify_mode is ssl.CERT_NONE
     assert agents.minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_who_shares_a_ledger_needs_the_key_that_it_names(tmp_path, authority, listens):
+    own = tmp_path / "authority"
+    assert authority_in(own, "", listens=listens)
+    found = authority_in(own, authority.fingerprint, listens=listens)
+    assert found and found.fingerprint == authority.fingerprint
+    with pytest.raises(InvalidInputError, match=r"server\.agents_listen.*has another"):
+        authority_in(own, "0" * 64, listens=listens)
+    with pytest.raises(InvalidInputError, match="has none"):
+        authority_in(tmp_path / "none", authority.fingerprint, listens=listens)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_key_is_made_only_for_who_listens(tmp_path):
+    assert authority_in(tmp_path / "none", "", listens=False) is None
+    assert not (tmp_path / "none").exists()
+    assert authority_in(tmp_path / "made", "", listens=True)
+    assert (tmp_path / "made").exists()

@@ -8,7 +8,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from gpuyard.config.settings import ServerSettings
+from gpuyard.config.server import ServerSettings
 from gpuyard.server.connections import Connection, Connections
 
 Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]

@@ -22,6 +22,7 @@ from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
 from gpuyard.node.launcher.members import (
     ATTEMPT_VARIABLE,
     carries,
+    descendants,
     no_orphans,
     strays,
 )
@@ -313,6 +314,14 @@ class Process:
                 # It may have ended, or be another user's by now.
                 with suppress(OSError):
                     self.cgroup.join(pid)
+
+    def own_pids(self) -> set[int]:
+        """The processes that are certainly the attempt's, and not only look so: those
+        in its groups or its session, and what its leader has started.
+        """
+        found = set(self.cgroup.procs()) if self.cgroup else set[int]()
+        found |= {process.pid for process in self._session(list(procfs.stats()))}
+        return found | descendants(self.pid) if self.alive() else found
 
     def usage(self) -> ProcessUsage:
         """What the attempt uses now."""

@@ -189,7 +189,8 @@ chmod 700 "$home"
 
 step "joining $join_url"
 export GPUYARD_HOME="$home"
-until "$venv/bin/gpuyard" join --system -- "$join_url" "$join_code"; do
+# Not as an argument: other users of this machine see those.
+until printf '%s\n' "$join_code" | "$venv/bin/gpuyard" join --system --code-file - -- "$join_url"; do
     # 5: the server cannot be reached. If it stays so, the silence ends the machine.
     [ $? -eq 5 ] || fail "the server did not take this machine"
     sleep 2

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Self
 
 import structlog
 
@@ -15,6 +16,7 @@ from gpuyard.providers.instances.api import (
     InstanceApi,
     InstanceRef,
     InstanceState,
+    Market,
 )
 from gpuyard.providers.shared_call import SharedCall
 
@@ -38,6 +40,21 @@ class RentedMachine:
     price_per_hour: Decimal | None
     currency: str
     cost: Decimal | None
+
+    @classmethod
+    def of(
+        cls, instance: Instance, market: Market | None, currency: str, now: float
+    ) -> Self:
+        """A machine at the price of its market; `currency` counts if that is unknown.
+        `now`: UTC seconds.
+        """
+        price = market.total_per_hour if market else None
+        currency = market.currency if market else currency
+        cost = None
+        if price is not None and instance.launched_at is not None:
+            seconds = max(now - instance.launched_at, 0.0)
+            cost = price * Decimal(str(seconds)) / 3600
+        return cls(instance, price, currency, cost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.instances.api import PRICE, Market
+from gpuyard.providers.instances.api import PRICE, Instance, Market
 from gpuyard.providers.instances.extras import with_extras
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.placing import suits
@@ -20,6 +20,13 @@ def offer_id(provider: str, market: Market) -> str:
     """Stays the same from one reading to the next."""
     kind = "spot" if market.spot else "on-demand"
     return f"{provider}/{market.zone}/{market.type.name}/{kind}"
+
+
+def market_of(instance: Instance, markets: Iterable[Market]) -> Market | None:
+    """The market in which a machine was rented; None if that is none of these."""
+    kind = (instance.zone, instance.type, instance.spot)
+    found = (one for one in markets if (one.zone, one.type.name, one.spot) == kind)
+    return next(found, None)
 
 
 def offer_of(provider: str, market: Market) -> Offer:

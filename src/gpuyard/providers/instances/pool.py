@@ -21,7 +21,12 @@ from gpuyard.providers.instances.api import (
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
 from gpuyard.providers.instances.extras import with_extras
-from gpuyard.providers.instances.markets import is_offered, offer_id, spot_bid
+from gpuyard.providers.instances.markets import (
+    is_offered,
+    market_of,
+    offer_id,
+    spot_bid,
+)
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.pool_hands import (
     OWNER_PREFIX,
@@ -186,7 +191,7 @@ class InstancePool:
         ]
 
     def _machine(self, instance: Instance) -> PoolMachine:
-        market = next((one for one in self._markets if _is_of(instance, one)), None)
+        market = market_of(instance, self._markets)
         ends_at = None
         if instance.launched_at is not None and self._pool.lifetime:
             ends_at = instance.launched_at + self._pool.lifetime
@@ -206,11 +211,3 @@ class InstancePool:
         """See PoolHands."""
         region, _, name = reference.partition("/")
         await self._api.end([InstanceRef(region, name)])
-
-
-def _is_of(instance: Instance, market: Market) -> bool:
-    return (instance.zone, instance.type, instance.spot) == (
-        market.zone,
-        market.type.name,
-        market.spot,
-    )

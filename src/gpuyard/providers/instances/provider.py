@@ -50,6 +50,7 @@ from gpuyard.providers.instances.fleet import (
 )
 from gpuyard.providers.instances.markets import (
     cheapest,
+    market_of,
     offer_id,
     offer_of,
     offered,
@@ -170,7 +171,7 @@ class RentedProvider(QueueProvider):
 
     async def offers(self) -> Sequence[Offer]:
         """See GpuProviderInterface: one for each market."""
-        self._installation()  # nothing is offered where no machine can join
+        self.nodes.refuse_without_door()
         markets = await self.api.markets()
         found = offered(markets, self.PROVIDER_NAME, self.settings)
         self._markets = {
@@ -472,23 +473,8 @@ class RentedProvider(QueueProvider):
         return RentedListing(machines, self.fleet.told_at)
 
     def _priced(self, instance: Instance, now: float) -> RentedMachine:
-        market = next(
-            (
-                one
-                for one in self._markets.values()
-                if one.zone == instance.zone
-                and one.type.name == instance.type
-                and one.spot == instance.spot
-            ),
-            None,
-        )
-        price = market.total_per_hour if market else None
-        currency = market.currency if market else self.currency
-        cost = None
-        if price is not None and instance.launched_at is not None:
-            seconds = max(now - instance.launched_at, 0.0)
-            cost = price * Decimal(str(seconds)) / 3600
-        return RentedMachine(instance, price, currency, cost)
+        market = market_of(instance, self._markets.values())
+        return RentedMachine.of(instance, market, self.currency, now)
 
     async def health_check(self) -> dict[str, Any]:
         """See GpuProviderInterface."""

@@ -29,8 +29,12 @@ class RentingInstance(Protocol):
     @property
     def installation(self) -> str:
         """The id of the instance, by which it knows its machines at a cloud.
-        ProviderError where machines cannot join.
+        ProviderError where no machine has ever been able to join.
         """
+        ...
+
+    def refuse_without_door(self) -> None:
+        """ProviderError where no machine can join now."""
         ...
 
     async def invite(self, order: AttemptOrder, name: str, for_s: float) -> Invited:

@@ -25,8 +25,9 @@ class InstanceSettings(StrictModel):
     - `disk_gb`: the size of its disk.
     - `max_price`: nothing is rented that costs more an hour, in the cloud's currency.
     - `spot`: whether spot machines are offered, to jobs that allow interruptions.
-    - `server_url`: where a machine dials to join, `https://HOST:PORT`. Unset: the
-      address of this host, and the port after that of `server.agents_listen`.
+    - `server_url`: where a machine dials to join, `https://HOST:PORT`. Unset:
+      `server.agents_host` or this host, and the port after that of
+      `server.agents_listen`.
     - `install`: how gpuyard comes onto a machine: what pip is asked for.
     - `boot_timeout_s`: a machine that has not joined after this time is given up.
     - `silence_s`: a machine that does not answer for so long is given up; it ends

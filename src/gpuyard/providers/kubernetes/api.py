@@ -21,6 +21,12 @@ import aiohttp
 import structlog
 
 from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.kubernetes.api_errors import (
+    ApiError,
+    TooOldError,
+    refused,
+    refused_socket,
+)
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.connection import ClusterConnection, notice_death
 from gpuyard.providers.kubernetes.credentials import (
@@ -36,47 +42,6 @@ _MERGE_PATCH = "application/merge-patch+json"
 _SAME_CLOCK_S = 3.0
 # How many objects one answer lists.
 _PAGE = 500
-# HTTP codes after which the request can be repeated, whether or not it was carried out.
-_TRANSIENT = {
-    408: "TIMEOUT",
-    429: "THROTTLED",
-    500: "NOT_CONNECTED",
-    502: "NOT_CONNECTED",
-    503: "NOT_CONNECTED",
-    504: "TIMEOUT",
-}
-
-
-class ApiError(ProviderError):
-    """A request that the API server refused.
-
-    `http` is the HTTP code, `reason` Kubernetes' word (`AlreadyExists`).
-    """
-
-    def __init__(
-        self,
-        message: str,
-        provider: str,
-        code: str,
-        status: int,
-        reason: str,
-        retry_after_s: float,
-    ) -> None:
-        super().__init__(message, provider, code)
-        self.http = status
-        self.reason = reason
-        self.retry_after_s = retry_after_s
-
-    @property
-    def is_not_found(self) -> bool:
-        """Whether the object does not exist. A proxy in front of the API server may
-        answer 404, too, and then nobody knows.
-        """
-        return self.http == 404 and self.reason == "NotFound"
-
-
-class TooOldError(Exception):
-    """The version at which a watch should begin is too old: list again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +180,9 @@ class KubernetesApi:
                     is_old = error.status == 401
                     renewed = await self._renewed(connection) if is_old else None
                     if renewed is None:
-                        raise self._refused_socket(path, error) from None
+                        raise refused_socket(
+                            self._where, self._provider, path, error.status
+                        ) from None
                     stack.enter_context(renewed.used())
                     opened = await renewed.open_websocket(*asked)
             except TimeoutError:
@@ -224,19 +191,6 @@ class KubernetesApi:
                 raise self.unreachable(str(error) or type(error).__name__) from None
             stack.push_async_callback(opened.close)
             yield opened
-
-    def _refused_socket(
-        self, path: str, error: aiohttp.WSServerHandshakeError
-    ) -> ApiError:
-        """The server tells no more than a number here."""
-        what = "/".join(path.split("/")[-3:])
-        why = f"{what} was refused ({error.status})"
-        if error.status == 403:
-            why += "; its account needs the rights `get` and `create` on pods/exec"
-        code = _TRANSIENT.get(error.status, "REFUSED")
-        return ApiError(
-            f"{self._where}: {why}", self._provider, code, error.status, "", 0.0
-        )
 
     async def list_objects(self, path: str, **query: Any) -> tuple[list[Json], str]:
         """All objects of a list, and the list's version, at which a watch can begin."""
@@ -351,7 +305,7 @@ class KubernetesApi:
             notice_death(answer)
             self._compare_clocks(answer.headers.get("Date", ""))
             if answer.status >= 400:
-                raise self._refused(answer, await answer.read())
+                raise refused(self._where, self._provider, answer, await answer.read())
             yield answer
         except TimeoutError:
             # The other connections may be dead, too.
@@ -452,35 +406,6 @@ class KubernetesApi:
     def unreachable(self, why: str) -> ProviderError:
         """The error for a server that gives no usable answer; callers try again."""
         return ProviderError(f"{self._where}: {why}", self._provider, "NOT_CONNECTED")
-
-    def _refused(self, answer: aiohttp.ClientResponse, data: bytes) -> ProviderError:
-        try:
-            status: Any = json.loads(data)
-        except ValueError:
-            status = None
-        why = text_at(status, "message") or str(answer.reason or answer.status)
-        reason = text_at(status, "reason")
-        code = _TRANSIENT.get(answer.status, "REFUSED")
-        if reason == "Conflict" or (answer.status == 404 and not reason):
-            # Somebody else has changed the same object, such as a quota. Or a proxy has
-            # answered.
-            code = "NOT_CONNECTED"
-        if answer.status == 401:
-            # Nothing was done. Callers try again until somebody renews the account.
-            code = "NOT_CONNECTED"
-            why = "the credentials of its kubeconfig were refused (401); renew them"
-        elif answer.status == 404 and "namespaces" in why and "not found" in why:
-            why = f"{why}; create it, or set providers.{self._provider}.namespace"
-        retry_after = answer.headers.get("Retry-After", "")
-        wait_s = float(retry_after) if retry_after.isdigit() else 0.0
-        return ApiError(
-            f"{self._where}: {why}",
-            self._provider,
-            code,
-            answer.status,
-            reason,
-            wait_s,
-        )
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import text_at
 from gpuyard.providers.kubernetes.rights import missing_rights

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError
 from gpuyard.providers.kubernetes.fields import Json
 
 

@@ -8,7 +8,8 @@ from gpuyard.domain.errors import JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.providers.base import TRANSIENT, OutputPart, last_lines
 from gpuyard.providers.kubernetes import job_state, pod_state
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, text_at
 from gpuyard.providers.kubernetes.job_tracker import JobTracker

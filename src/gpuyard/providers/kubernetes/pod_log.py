@@ -15,7 +15,8 @@ from typing import Any
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.base import TRANSIENT
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError
 from gpuyard.providers.kubernetes.log_lines import TimedLines, TimedPosition
 from gpuyard.providers.kubernetes.manifest import CONTAINER
 

@@ -36,7 +36,8 @@ from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.cost import cost_of
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.kubernetes import job_state, manifest, pod_state
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.command import PodCommand, start_in_pod
 from gpuyard.providers.kubernetes.config import KubernetesConfig

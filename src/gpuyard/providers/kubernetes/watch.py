@@ -15,7 +15,8 @@ from contextlib import suppress
 import structlog
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi, TooOldError
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.api_errors import ApiError, TooOldError
 from gpuyard.providers.kubernetes.fields import Json, name_of, object_at, text_at
 
 log = structlog.get_logger(__name__)

@@ -5,12 +5,13 @@ connection to the job, and what follows byte by byte: so streams and WebSockets 
 import asyncio
 from collections import Counter
 from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from html import escape
 from urllib.parse import parse_qs
 
 import structlog
 
+from gpuyard.config.connection_tasks import ConnectionTasks
 from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.port_stream import PortStream
 from gpuyard.domain.errors import (
@@ -69,7 +70,7 @@ class ToolsDoor:
         self._streams = streams
         self._slow_s = slow_s
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = ConnectionTasks()
         # Those that have shown no session, the oldest first.
         self._new: dict[asyncio.Task[None], None] = {}
         # How many of each person have shown one.
@@ -93,9 +94,7 @@ class ToolsDoor:
         """End all connections."""
         if self._server:
             self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._connections.end()
 
     def link(self, place: ToolPlace, code: str) -> str:
         """The address that signs a browser in with a code."""
@@ -104,20 +103,14 @@ class ToolsDoor:
     async def _accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._connections.add(task)
-        self._new[task] = None
-        if len(self._new) > _MOST_NEW:
-            next(iter(self._new)).cancel()
-        try:
-            with closing(writer), suppress(OSError, ValueError):
+        with self._connections.serving(writer) as task:
+            self._new[task] = None
+            if len(self._new) > _MOST_NEW:
+                next(iter(self._new)).cancel()
+            try:
                 await self._serve(reader, writer)
-        except asyncio.CancelledError:
-            pass  # the server ends, or others need its place
-        finally:
-            self._connections.discard(task)
-            self._new.pop(task, None)
+            finally:
+                self._new.pop(task, None)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
