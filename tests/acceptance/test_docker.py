@@ -3,16 +3,20 @@ the GPUs the scheduler gives them.
 """
 
 import json
+import re
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
+import httpx
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.board import with_board
 from tests.support.carried_flow import check_carried_flow
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.faults import Faults
@@ -151,6 +155,29 @@ def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> N
     )
     assert instance.wait(job).state == "completed"
     assert instance.ok("logs", job) == "words\n/workspace\n"
+
+
+def test_tensorboard_shows_what_a_container_logs(
+    instance: TestInstance, tmp_path: Path
+) -> None:
+    instance.environment |= with_board(tmp_path)
+    name = "events.out.tfevents.$(date +%s).$(hostname).7.0"
+    code = f"touch {name} $GPUYARD_WORKSPACE/{name}"
+    job = submit(instance, "sh", "-c", code, workspace="runs", project="vision")
+    assert instance.wait(job).state == "completed"
+    board = instance.popen("tensorboard", job, "--port", "0")
+    try:
+        assert board.stdout
+        found = (re.match(r"127\.0\.0\.1:(\d+) leads to", one) for one in board.stdout)
+        port = next(match[1] for match in found if match)
+        url = f"http://127.0.0.1:{port}/boxed-{job[-6:]}"
+        for folder in ("", "/workspace"):
+            answer = httpx.get(f"{url}{folder}/", timeout=60)
+            assert "events.out.tfevents." in answer.text
+        assert instance.json("show", "tensorboard")["project"] == "vision"
+    finally:
+        board.send_signal(signal.SIGINT)
+        board.wait(timeout=60)
 
 
 @pytest.mark.parametrize("place", ["", ":/plays"])
