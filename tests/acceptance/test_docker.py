@@ -46,7 +46,10 @@ def in_front_of(
     for name in ("GPU-a", "GPU-b"):
         fake_gpus.add(name, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
     with make_instance(
-        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env(), **environment
+        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1",
+        GPUYARD_NODE__USAGE_S="0.5",
+        **fake_gpus.env(),
+        **environment,
     ) as made:
         made.home.create()
         made.home.settings.write_text(
@@ -122,6 +125,10 @@ def test_containers_and_processes_share_the_gpus_of_a_host(
     instance.wait(boxed, "running")
     plain = instance.ok("run", "-d", "--gpus", "1", "--", "true").strip()
     assert "in use" in instance.ok("why", plain)
+    curves = {"system/memory_mb", "system/cpu_cores", "system/gpu1_memory_mb"}
+    with instance.client() as client:
+        job = client.job(boxed)
+        wait_until(lambda: curves <= job.metrics().keys(), what="what it uses")
     instance.ok("cancel", boxed)
     assert instance.wait(boxed).state == "cancelled"
     assert instance.wait(plain).state == "completed"

@@ -162,6 +162,7 @@ class Controller:
             logs_folder,
             self.secrets,
             home.root,
+            self.gpus.figures,
         )
         self.retention = Retention(
             self.core, self.providers, blobs, logs_folder, self.submissions

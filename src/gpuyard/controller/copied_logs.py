@@ -20,6 +20,7 @@ from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.left_files import LeftFiles
 from gpuyard.controller.log_copy import LogCopy, mark_path
 from gpuyard.controller.logged_scalars import LoggedScalarFiles
+from gpuyard.controller.queue_use import Figures, QueueUse
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
@@ -63,8 +64,10 @@ class CopiedLogs:
         folder: Path,
         secrets: Secrets,
         home: Path,
+        figures: Figures = dict,
     ) -> None:
         self._secrets = secrets
+        self._figures = figures
         self._left_files = LeftFiles(core, reports.artifacts, blobs, home)
         self._core = core
         self._reports = reports
@@ -184,7 +187,16 @@ class CopiedLogs:
             spec.workdir if spec else None,
             reader.add_logged,
         )
+        use = QueueUse(
+            self._providers[attempt.provider],
+            attempt,
+            self._figures,
+            self._core.settings.node.usage_s,
+            self._core.clock,
+            reader.report,
+        )
         tasks = [
+            self._core.spawn(use.follow(), "follow-use"),
             self._core.spawn(self._limit(attempt, spec), "limit-log"),
             self._core.spawn(scalars.follow(), "follow-scalars"),
         ]
@@ -351,7 +363,7 @@ class _OutputReader:
     def add_logged(self, found: "LoggedScalars") -> None:
         """Report what the program has logged to a file."""
         self._logged = found
-        self._report_points(found.points)
+        self.report(found.points)
 
     async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
         """Append what comes to `copy`, and report progress on the way."""
@@ -403,14 +415,15 @@ class _OutputReader:
             self._reported_at = now
 
     def _report(self, points: list["MetricPoint"]) -> None:
-        self._report_points(
+        self.report(
             [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
         )
 
-    def _report_points(self, points: list[wire.SeriesPoint]) -> None:
+    def report(self, points: list[wire.SeriesPoint]) -> None:
+        """Report points, with the progress until now."""
         if self.is_silent:
             return
         progress = asdict(self._progress.progress)

@@ -41,8 +41,9 @@ from gpuyard.providers.commands import JobCommand
 from gpuyard.providers.cost import cost_of
 from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
-from gpuyard.providers.placing import gpu_type_of
+from gpuyard.providers.placing import gpu_spec_of
 from gpuyard.providers.pool_hands import PoolHands, PoolOwner
+from gpuyard.providers.program_use import ProgramUse
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
@@ -398,6 +399,10 @@ class GpuProviderInterface(ABC):
         """
         return None
 
+    async def use_of(self, job_id: str) -> ProgramUse | None:
+        """What its program uses now; None where that is not known."""
+        return None
+
     async def bring_back(self, job_id: str) -> None:
         """Copy back what an ended attempt has changed in its copy of the workspace."""
         return
@@ -487,14 +492,3 @@ async def log_text(parts: AsyncIterator[bytes]) -> str:
 def last_lines(log: str, count: int) -> str:
     """The last lines of a log, with their line ends."""
     return "".join(log.splitlines(keepends=True)[-count:]) if count else ""
-
-
-def gpu_spec_of(offer: Offer) -> GpuSpec:
-    """An offer in S2's form."""
-    return GpuSpec(
-        gpu_type=gpu_type_of(offer),
-        gpu_count=offer.gpus,
-        memory_gb=offer.gpu_gb or None,
-        vcpus=offer.cpus or None,
-        ram_gb=offer.memory_gb or None,
-    )

@@ -12,7 +12,8 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
-from gpuyard.providers.docker.container import reference_of
+from gpuyard.providers.docker.container import reference_of, use_in
+from gpuyard.providers.program_use import ProgramUse
 
 _PROVIDER = "docker"
 _TIMEOUT_S = 60
@@ -75,6 +76,17 @@ class DockerDaemon:
             # The daemon answers, but cannot find it now.
             message = f"Docker: {error.explanation or error}"
             raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
+
+    async def use_of(self, job_id: str) -> ProgramUse | None:
+        """What a container uses now; None where that is not known."""
+        container = await self.find(job_id)
+        try:
+            # Without `one_shot` the daemon looks twice, for a second.
+            stats = await self.call(container.stats, stream=False, one_shot=True)
+        except APIError as error:
+            message = f"Docker: {error.explanation or error}"
+            raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
+        return use_in(stats)
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,74 @@
+"""Asks what an attempt in an external queue uses over time, where its provider knows
+that. On our own nodes the agent tells it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from gpuyard.domain import wire
+from gpuyard.domain.errors import ProviderError
+from gpuyard.insight.usage_points import UsageSampler
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.program_use import ProgramUse
+from gpuyard.scheduler.attempts import LiveAttempt
+
+# Of a provider that says nothing so often, nothing is expected any more.
+_MOST_SILENT = 3
+log = structlog.get_logger(__name__)
+Figures = Callable[[], Mapping[str, wire.GpuStatus]]
+"""The newest readings of GPUs, by UUID."""
+
+
+class QueueUse:
+    """Asks for one attempt every `every_s`; `add` gets the points, as of an agent.
+    `clock`: the server's (UTC seconds).
+    """
+
+    def __init__(
+        self,
+        provider: GpuProviderInterface,
+        attempt: LiveAttempt,
+        figures: Figures,
+        every_s: float,
+        clock: Callable[[], float],
+        add: Callable[[list[wire.SeriesPoint]], None],
+    ) -> None:
+        self._provider = provider
+        self._attempt = attempt
+        self._every_s = every_s
+        self._clock = clock
+        self._add = add
+        self._now = ProgramUse(0.0, 0.0)
+        uuids = [uuid for place in attempt.placements for uuid in place.gpu_uuids]
+        self._sampler = UsageSampler(
+            self, uuids, lambda: [*figures().values()], attempt.created_at, every_s
+        )
+
+    def usage(self) -> ProgramUse:
+        """What was told last."""
+        return self._now
+
+    async def follow(self) -> None:
+        """Ask again and again, until it is cancelled or the provider knows nothing."""
+        silent = 0
+        while silent < _MOST_SILENT:
+            found = await self._asked()
+            if found is None:
+                silent += 1
+            else:
+                silent = 0
+                self._now = found
+                self._add(self._sampler.sample(self._clock()))
+            await asyncio.sleep(self._every_s)
+
+    async def _asked(self) -> ProgramUse | None:
+        try:
+            return await self._provider.use_of(self._attempt.provider_ref or "")
+        except ProviderError as error:
+            why = str(error)
+            log.debug("its use is not known", attempt=self._attempt.id, error=why)
+        except Exception:  # of no use to the job, which goes on
+            log.exception("its use could not be read", attempt=self._attempt.id)
+        return None
