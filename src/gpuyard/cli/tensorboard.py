@@ -72,7 +72,7 @@ def tensorboard(
         raise InvalidInputError.of("--idle", str(error)) from None
     with connect(patient=True) as client:
         handles = [client.job(name) for name in dict.fromkeys(jobs)]
-        board = client.run(_body(client, [one.info for one in handles], idle_s))
+        board = client.run(body_over(client, [one.info for one in handles], idle_s))
         try:
             remote = port_printed(board, BOARD_LISTENS, "TensorBoard")
             node = client.call(job_calls.forward_place(board.id, remote))
@@ -85,8 +85,10 @@ def tensorboard(
             end_job(board)
 
 
-def _body(client: "Client", jobs: "list[Job]", idle_s: float) -> dict[str, Any]:
-    """The job to submit, with the project that the server gives one by a link."""
+def body_over(client: "Client", jobs: "list[Job]", idle_s: float) -> dict[str, Any]:
+    """The job that shows these, with the project that the server gives one by a link;
+    RefusedError.
+    """
     from gpuyard.client.bodies import current_folder, shell_environment
     from gpuyard.insight.boards import board_body, board_project
 
