@@ -10,7 +10,7 @@ from gpuyard.domain import wire
 _MIB = 1 << 20
 
 
-class Usage(Protocol):
+class UsedNow(Protocol):
     """What an attempt uses: CPU seconds since its start, and MiB of memory now."""
 
     @property
@@ -24,10 +24,10 @@ class Usage(Protocol):
         ...
 
 
-class Program(Protocol):
+class UsingProgram(Protocol):
     """Whose use is measured."""
 
-    def usage(self) -> Usage:
+    def usage(self) -> UsedNow:
         """What it uses now."""
         ...
 
@@ -44,7 +44,7 @@ class UsageSampler:
 
     def __init__(
         self,
-        program: Program,
+        program: UsingProgram,
         gpu_uuids: Sequence[str],
         gpus: Callable[[], list[wire.GpuStatus]],
         began: float,
