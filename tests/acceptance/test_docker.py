@@ -131,6 +131,8 @@ def test_containers_and_processes_share_the_gpus_of_a_host(
         wait_until(lambda: curves <= job.metrics().keys(), what="what it uses")
     instance.ok("cancel", boxed)
     assert instance.wait(boxed).state == "cancelled"
+    used = instance.json("show", boxed)["usage"]
+    assert {"cpu_s", "peak_mb", "gpu_memory_mb"} <= used.keys()
     assert instance.wait(plain).state == "completed"
 
 

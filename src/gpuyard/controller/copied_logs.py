@@ -77,6 +77,8 @@ class CopiedLogs:
         self._followers: dict[str, asyncio.Task[None]] = {}
         # Set once the end of a followed attempt is known.
         self._ends: dict[str, asyncio.Event] = {}
+        # What those that have not ended use.
+        self._uses: dict[str, QueueUse] = {}
         # Attempts whose output is here to its end.
         self._complete: set[str] = set()
         # When the newest fetched checkpoint of an attempt was saved (UTC seconds).
@@ -146,6 +148,11 @@ class CopiedLogs:
         is_all_here = has_output and has_checkpoints and has_artifacts and not problem
         return is_all_here, problem
 
+    def take_usage(self, attempt_id: str) -> dict[str, float]:
+        """What an attempt that ends has used, as far as that was measured."""
+        use = self._uses.pop(attempt_id, None)
+        return use.totals() if use else {}
+
     async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
         """Copy its workspace back; returns why that failed, for people."""
         provider = self._providers[attempt.provider]
@@ -195,6 +202,8 @@ class CopiedLogs:
             self._core.clock,
             reader.report,
         )
+        if attempt.id in self._core.view.attempts:
+            self._uses[attempt.id] = use
         tasks = [
             self._core.spawn(use.follow(), "follow-use"),
             self._core.spawn(self._limit(attempt, spec), "limit-log"),

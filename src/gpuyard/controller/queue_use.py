@@ -41,6 +41,7 @@ class QueueUse:
         self._clock = clock
         self._add = add
         self._now = ProgramUse(0.0, 0.0)
+        self._peak_mb = 0.0
         uuids = [uuid for place in attempt.placements for uuid in place.gpu_uuids]
         self._sampler = UsageSampler(
             self, uuids, lambda: [*figures().values()], attempt.created_at, every_s
@@ -49,6 +50,16 @@ class QueueUse:
     def usage(self) -> ProgramUse:
         """What was told last."""
         return self._now
+
+    def totals(self) -> dict[str, float]:
+        """What it used until now, as an agent tells it at the end of an attempt; empty
+        if that is not known.
+        """
+        if not self._peak_mb:
+            return {}
+        own = {"cpu_s": self._now.cpu_s, "peak_mb": self._peak_mb}
+        whole = own | self._sampler.gpu_usage()
+        return {name: round(value, 3) for name, value in whole.items()}
 
     async def follow(self) -> None:
         """Ask again and again, until it is cancelled or the provider knows nothing."""
@@ -60,6 +71,7 @@ class QueueUse:
             else:
                 silent = 0
                 self._now = found
+                self._peak_mb = max(self._peak_mb, found.rss_mb)
                 self._add(self._sampler.sample(self._clock()))
             await asyncio.sleep(self._every_s)
 

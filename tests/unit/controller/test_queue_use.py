@@ -36,8 +36,10 @@ class Queue:
         return answer
 
 
-async def points_of(*answers: ProgramUse | ProviderError | None) -> list[Any]:
-    """What is told of an attempt on GPU-a, asked every two seconds."""
+async def followed(
+    *answers: ProgramUse | ProviderError | None,
+) -> tuple[list[Any], dict[str, float]]:
+    """The points of an attempt on GPU-a, asked every two seconds, and its totals."""
     seconds: Iterator[int] = count(102, 2)
     told: list[wire.SeriesPoint] = []
     gpu = SimpleNamespace(
@@ -58,25 +60,31 @@ async def points_of(*answers: ProgramUse | ProviderError | None) -> list[Any]:
         told.extend,
     )
     await use.follow()
-    return [(point.name, point.value) for point in told]
+    return [(point.name, point.value) for point in told], use.totals()
 
 
 async def test_processors_memory_and_gpus_are_curves_of_the_job() -> None:
     of_gpu = [("system/gpu0_memory_mb", 600.0), ("system/gpu0_utilization", 0.5)]
-    found = await points_of(ProgramUse(10.0, 50.0), ProgramUse(13.0, 60.0))
+    found, totals = await followed(ProgramUse(10.0, 60.0), ProgramUse(13.0, 50.0))
     assert found == [
-        ("system/memory_mb", 50.0),
-        *of_gpu,
         ("system/memory_mb", 60.0),
+        *of_gpu,
+        ("system/memory_mb", 50.0),
         ("system/cpu_cores", 1.5),
         *of_gpu,
     ]
+    assert totals == {
+        "cpu_s": 13.0,
+        "peak_mb": 60.0,
+        wire.GPU_UTILIZATION: 0.5,
+        wire.GPU_MEMORY_MB: 600.0,
+    }
 
 
 async def test_a_daemon_that_is_away_for_a_moment_is_asked_again() -> None:
-    found = await points_of(None, AWAY, ProgramUse(1.0, 50.0), AWAY, None, None)
+    found, _ = await followed(None, AWAY, ProgramUse(1.0, 50.0), AWAY, None, None)
     assert [value for name, value in found if name == "system/memory_mb"] == [50.0]
 
 
 async def test_a_provider_that_knows_nothing_is_not_asked_for_ever() -> None:
-    assert await points_of(None, None, None, ProgramUse(1.0, 50.0)) == []
+    assert await followed(None, None, None, ProgramUse(1.0, 50.0)) == ([], {})
