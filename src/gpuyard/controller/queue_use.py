@@ -65,22 +65,24 @@ class QueueUse:
         """Ask again and again, until it is cancelled or the provider knows nothing."""
         silent = 0
         while silent < _MOST_SILENT:
-            found = await self._asked()
-            if found is None:
-                silent += 1
+            try:
+                is_known = await self._look()
+            except ProviderError as error:  # it may be back soon
+                why = str(error)
+                log.debug("its use is not known", attempt=self._attempt.id, error=why)
+            except Exception:  # of no use to the job, which goes on
+                log.exception("its use could not be read", attempt=self._attempt.id)
+                return
             else:
-                silent = 0
-                self._now = found
-                self._peak_mb = max(self._peak_mb, found.rss_mb)
-                self._add(self._sampler.sample(self._clock()))
+                silent = 0 if is_known else silent + 1
             await asyncio.sleep(self._every_s)
 
-    async def _asked(self) -> ProgramUse | None:
-        try:
-            return await self._provider.use_of(self._attempt.provider_ref or "")
-        except ProviderError as error:
-            why = str(error)
-            log.debug("its use is not known", attempt=self._attempt.id, error=why)
-        except Exception:  # of no use to the job, which goes on
-            log.exception("its use could not be read", attempt=self._attempt.id)
-        return None
+    async def _look(self) -> bool:
+        """Ask once; whether the provider knows something."""
+        found = await self._provider.use_of(self._attempt.provider_ref or "")
+        if found is None:
+            return False
+        self._now = found
+        self._peak_mb = max(self._peak_mb, found.rss_mb)
+        self._add(self._sampler.sample(self._clock()))
+        return True

@@ -82,7 +82,8 @@ async def test_processors_memory_and_gpus_are_curves_of_the_job() -> None:
 
 
 async def test_a_daemon_that_is_away_for_a_moment_is_asked_again() -> None:
-    found, _ = await followed(None, AWAY, ProgramUse(1.0, 50.0), AWAY, None, None)
+    away = [AWAY] * 5
+    found, _ = await followed(None, *away, ProgramUse(1.0, 50.0), *away, None, None)
     assert [value for name, value in found if name == "system/memory_mb"] == [50.0]
 
 

@@ -3,12 +3,18 @@
 # docker-py has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import (
+    APIError,
+    DockerException,
+    ImageNotFound,
+    InvalidVersion,
+    NotFound,
+)
 from docker.models.containers import Container
 
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
@@ -81,8 +87,7 @@ class DockerDaemon:
         """What a container uses now; None where that is not known."""
         container = await self.find(job_id)
         try:
-            # Without `one_shot` the daemon looks twice, for a second.
-            stats = await self.call(container.stats, stream=False, one_shot=True)
+            stats = await self.call(_stats_of, container)
         except APIError as error:
             message = f"Docker: {error.explanation or error}"
             raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
@@ -92,6 +97,15 @@ class DockerDaemon:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
+
+
+def _stats_of(container: Container) -> Mapping[str, Any]:
+    """The daemon's answer; empty if the daemon is older than Docker 20.10."""
+    try:
+        # Without `one_shot` the daemon looks twice, for a second.
+        return container.stats(stream=False, one_shot=True)
+    except InvalidVersion:
+        return {}
 
 
 class ImagePulls:
