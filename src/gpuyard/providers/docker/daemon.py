@@ -103,9 +103,10 @@ def _stats_of(container: Container) -> Mapping[str, Any]:
     """The daemon's answer; empty if the daemon is older than Docker 20.10."""
     try:
         # Without `one_shot` the daemon looks twice, for a second.
-        return container.stats(stream=False, one_shot=True)
+        stats: Any = container.stats(stream=False, one_shot=True)
     except InvalidVersion:
         return {}
+    return stats
 
 
 class ImagePulls:
