@@ -92,6 +92,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_SOAK_PAGE_JOBS=100000 $(PYTHON) -m pytest tests/soak/test_page.py
 	@GPUYARD_S3=nanio $(PYTHON) -m pytest $$(grep -lrE '\bbucket\b' tests/integration/storage tests/integration/node/test_agent_bucket.py tests/integration/controller/test_workspaces.py tests/acceptance/test_workspaces.py tests/acceptance/test_datasets.py tests/acceptance/test_artifacts.py tests/acceptance/test_storage.py --include=test_*.py)
 	@GPUYARD_REAL_TRACKERS=1 $(PYTHON) -m pytest tests/acceptance/test_trackers.py tests/soak/test_templates.py tests/soak/test_jupyter.py tests/soak/test_triton.py
+	@GPUYARD_REAL_SCRIPTS=1 $(PYTHON) -m pytest tests/soak/test_real_scripts.py
 	@GPUYARD_ALL_TEMPLATES=1 $(PYTHON) -m pytest tests/acceptance/test_templates.py
 	@GPUYARD_ALL_OPENAI_CLIENTS=1 $(PYTHON) -m pytest tests/acceptance/test_openai_clients.py
 	@GPUYARD_OUTPUT_MB=50 $(PYTHON) -m pytest tests/acceptance/test_progress.py -k megabytes --timeout 600

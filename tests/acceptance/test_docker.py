@@ -3,16 +3,20 @@ the GPUs the scheduler gives them.
 """
 
 import json
+import re
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 
+import httpx
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.board import with_board
 from tests.support.carried_flow import check_carried_flow
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.faults import Faults
@@ -42,7 +46,10 @@ def in_front_of(
     for name in ("GPU-a", "GPU-b"):
         fake_gpus.add(name, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, cc="8.0")
     with make_instance(
-        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **fake_gpus.env(), **environment
+        GPUYARD_SCHEDULER__RETRY_BASE_S="0.1",
+        GPUYARD_NODE__USAGE_S="0.5",
+        **fake_gpus.env(),
+        **environment,
     ) as made:
         made.home.create()
         made.home.settings.write_text(
@@ -118,8 +125,14 @@ def test_containers_and_processes_share_the_gpus_of_a_host(
     instance.wait(boxed, "running")
     plain = instance.ok("run", "-d", "--gpus", "1", "--", "true").strip()
     assert "in use" in instance.ok("why", plain)
+    curves = {"system/memory_mb", "system/cpu_cores", "system/gpu1_memory_mb"}
+    with instance.client() as client:
+        job = client.job(boxed)
+        wait_until(lambda: curves <= job.metrics().keys(), what="what it uses")
     instance.ok("cancel", boxed)
     assert instance.wait(boxed).state == "cancelled"
+    used = instance.json("show", boxed)["usage"]
+    assert {"cpu_s", "peak_mb", "gpu_memory_mb"} <= used.keys()
     assert instance.wait(plain).state == "completed"
 
 
@@ -151,6 +164,29 @@ def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> N
     )
     assert instance.wait(job).state == "completed"
     assert instance.ok("logs", job) == "words\n/workspace\n"
+
+
+def test_tensorboard_shows_what_a_container_logs(
+    instance: TestInstance, tmp_path: Path
+) -> None:
+    instance.environment |= with_board(tmp_path)
+    name = "events.out.tfevents.$(date +%s).$(hostname).7.0"
+    code = f"touch {name} $GPUYARD_WORKSPACE/{name}"
+    job = submit(instance, "sh", "-c", code, workspace="runs", project="vision")
+    assert instance.wait(job).state == "completed"
+    board = instance.popen("tensorboard", job, "--port", "0")
+    try:
+        assert board.stdout
+        found = (re.match(r"127\.0\.0\.1:(\d+) leads to", one) for one in board.stdout)
+        port = next(match[1] for match in found if match)
+        url = f"http://127.0.0.1:{port}/boxed-{job[-6:]}"
+        for folder in ("", "/workspace"):
+            answer = httpx.get(f"{url}{folder}/", timeout=60)
+            assert "events.out.tfevents." in answer.text
+        assert instance.json("show", "tensorboard")["project"] == "vision"
+    finally:
+        board.send_signal(signal.SIGINT)
+        board.wait(timeout=60)
 
 
 @pytest.mark.parametrize("place", ["", ":/plays"])

@@ -5,6 +5,7 @@ them, shared by the next, and never half there.
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,20 @@ def test_a_person_hears_of_packages_that_are_not_installed(
     active = {"VIRTUAL_ENV": "/somewhere"}
     done = instance.run("run", "--", *python("pass"), cwd=folder, env=active)
     assert "--packages" not in done.stderr
+
+
+def test_a_command_that_names_its_own_environment_gets_that(
+    instance: TestInstance, folder: Path
+) -> None:
+    (folder / "requirements.txt").write_text("not-to-be-installed\n")
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True
+    )
+    shows = ["-c", "import sys; print(sys.prefix)"]
+    env = {"GPUYARD_DEFAULTS__PACKAGES": "auto"}
+    words = ("run", "--", ".venv/bin/python", *shows)
+    said = instance.ok(*words, cwd=folder, env=env)
+    assert Path(said.strip()).resolve() == (folder / ".venv").resolve()
 
 
 def test_a_lock_is_installed_as_it_is(instance: TestInstance, folder: Path) -> None:

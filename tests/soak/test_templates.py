@@ -122,6 +122,9 @@ def test_a_template_is_resumed_and_its_curves_are_in_every_tracker(
     steps = {int(item["step"]) for key, item in metrics.items() if "loss" in key}
     assert STEPS in steps, metrics
     assert len(instance.json("trackers", called)["offline"]) >= 2, "one per attempt"
+    # Read from the files that W&B has kept.
+    kept = [name for name in progress["metrics"] if name.startswith("wandb/")]
+    assert any("loss" in name for name in kept), progress["metrics"]
 
 
 def links(job: Any) -> list[str]:

@@ -12,19 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def cache_of_tests() -> Path:
+    """The folder for what tests keep from one run to the next."""
+    place = Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser()
+    (place / "tests").mkdir(parents=True, exist_ok=True)
+    return place / "tests"
+
+
 def make_python(name: str, packages: Sequence[str]) -> Path:
     """The interpreter of an environment with these packages, which is made if it is
     not there.
     """
-    cache = (
-        Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser()
-        / "tests"
-    )
+    cache = cache_of_tests()
     content = repr((tuple(packages), sys.version_info[:2])).encode()
     key = hashlib.sha256(content).hexdigest()[:12]
     folder = cache / f"{name}-{key}"
     done = cache / f"{name}-{key}.complete"
-    cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():

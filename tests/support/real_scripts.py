@@ -123,16 +123,20 @@ def package_in(cache: Path, script: Script) -> Path:
 
 def _download(script: Script, folder: Path) -> None:
     """Nothing of the package is installed or run."""
+    part = folder.with_name(f"{folder.name}.part")
     form = ["--no-binary", ":all:"]
     if script.archive == "wheel":
         form = ["--only-binary", ":all:", "--python-version", "3.10"]
     download = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+    # It is only read.
+    download.append("--ignore-requires-python")
     done = subprocess.run(
-        [*download, *form, "--dest", str(folder), script.source],
+        [*download, *form, "--dest", str(part), script.source],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, f"pip cannot download {script.source}: {done.stderr}"
+    part.rename(folder)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """`gpuyard tensorboard`: a real TensorBoard over the curves of jobs, where they ran."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,9 @@ from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
     from gpuyard.client.sync_job import JobHandle
+    from gpuyard.domain.jobs import Job
 
 LocalPort = Annotated[
     int,
@@ -56,9 +58,8 @@ def tensorboard(
     """
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
-    from gpuyard.client.bodies import current_folder, shell_environment
     from gpuyard.domain.units import seconds
-    from gpuyard.insight.boards import BOARD_LISTENS, board_body
+    from gpuyard.insight.boards import BOARD_LISTENS
 
     if as_json and not link:
         raise InvalidInputError.of("--json", "says nothing here", "add --link")
@@ -71,9 +72,7 @@ def tensorboard(
         raise InvalidInputError.of("--idle", str(error)) from None
     with connect(patient=True) as client:
         handles = [client.job(name) for name in dict.fromkeys(jobs)]
-        shown = [handle.info for handle in handles]
-        body = board_body(shown, idle_s, shell_environment(), current_folder())
-        board = client.run(body)
+        board = client.run(body_over(client, [one.info for one in handles], idle_s))
         try:
             remote = port_printed(board, BOARD_LISTENS, "TensorBoard")
             node = client.call(job_calls.forward_place(board.id, remote))
@@ -84,6 +83,41 @@ def tensorboard(
             pass
         finally:
             end_job(board)
+
+
+def body_over(client: "Client", jobs: "list[Job]", idle_s: float) -> dict[str, Any]:
+    """The job that shows these, with the project that the server gives one by a link;
+    RefusedError.
+    """
+    from gpuyard.client.bodies import current_folder, shell_environment
+    from gpuyard.insight.boards import board_body, board_project
+
+    workspaces = _workspaces(client, jobs)
+    here = (shell_environment(), current_folder())
+    body = board_body(jobs, idle_s, *here, workspaces=workspaces)
+    me = client.who_am_i()
+    private = {project.name for project in client.projects() if project.private}
+
+    def may_submit(project: str | None) -> bool:
+        return me.projects.get(project or "", me.elsewhere).submits
+
+    if project := board_project(jobs, private, may_submit):
+        body["project"] = project
+    return body
+
+
+def _workspaces(client: "Client", jobs: "list[Job]") -> dict[str, str]:
+    """The folders of workspaces by their keys, if one of these jobs has one: the server
+    measures all of them for that.
+    """
+    from gpuyard.client import calls
+    from gpuyard.domain.workspaces import workspace_key
+    from gpuyard.insight.boards import workspace_of
+
+    if not any(map(workspace_of, jobs)):
+        return {}
+    listed = client.call(calls.listing("workspaces"))
+    return {workspace_key(one["project"], one["name"]): one["path"] for one in listed}
 
 
 def _print_link(jobs: list[str], *, as_json: bool) -> None:

@@ -189,8 +189,9 @@ class _FileStream:
 
 def _opened(path: Path) -> Any:
     """The file; no link that took its place meanwhile, and no pipe."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags)
     except OSError as error:
         raise _unreadable(path, error) from None
     return os.fdopen(descriptor, "rb", buffering=0)

@@ -243,6 +243,7 @@ class Controller:
             home.copied_logs,
             self.secrets,
             home.root,
+            self.gpus.figures,
         )
         self.external_queues = ExternalQueues(
             self.core,

@@ -20,6 +20,7 @@ from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.left_files import LeftFiles
 from gpuyard.controller.log_copy import LogCopy, mark_path
 from gpuyard.controller.logged_scalars import LoggedScalarFiles
+from gpuyard.controller.queue_use import Figures, QueueUse
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
@@ -63,8 +64,10 @@ class CopiedLogs:
         folder: Path,
         secrets: Secrets,
         home: Path,
+        figures: Figures = dict,
     ) -> None:
         self._secrets = secrets
+        self._figures = figures
         self._left_files = LeftFiles(core, reports.artifacts, blobs, home)
         self._core = core
         self._reports = reports
@@ -74,6 +77,8 @@ class CopiedLogs:
         self._followers: dict[str, asyncio.Task[None]] = {}
         # Set once the end of a followed attempt is known.
         self._ends: dict[str, asyncio.Event] = {}
+        # What those that have not ended use.
+        self._uses: dict[str, QueueUse] = {}
         # Attempts whose output is here to its end.
         self._complete: set[str] = set()
         # When the newest fetched checkpoint of an attempt was saved (UTC seconds).
@@ -143,6 +148,11 @@ class CopiedLogs:
         is_all_here = has_output and has_checkpoints and has_artifacts and not problem
         return is_all_here, problem
 
+    def take_usage(self, attempt_id: str) -> dict[str, float]:
+        """What an attempt that ends has used, as far as that was measured."""
+        use = self._uses.pop(attempt_id, None)
+        return use.totals() if use else {}
+
     async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
         """Copy its workspace back; returns why that failed, for people."""
         provider = self._providers[attempt.provider]
@@ -184,7 +194,18 @@ class CopiedLogs:
             spec.workdir if spec else None,
             reader.add_logged,
         )
+        use = QueueUse(
+            self._providers[attempt.provider],
+            attempt,
+            self._figures,
+            self._core.settings.node.usage_s,
+            self._core.clock,
+            reader.report,
+        )
+        if attempt.id in self._core.view.attempts:
+            self._uses[attempt.id] = use
         tasks = [
+            self._core.spawn(use.follow(), "follow-use"),
             self._core.spawn(self._limit(attempt, spec), "limit-log"),
             self._core.spawn(scalars.follow(), "follow-scalars"),
         ]
@@ -351,7 +372,7 @@ class _OutputReader:
     def add_logged(self, found: "LoggedScalars") -> None:
         """Report what the program has logged to a file."""
         self._logged = found
-        self._report_points(found.points)
+        self.report(found.points)
 
     async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
         """Append what comes to `copy`, and report progress on the way."""
@@ -403,14 +424,15 @@ class _OutputReader:
             self._reported_at = now
 
     def _report(self, points: list["MetricPoint"]) -> None:
-        self._report_points(
+        self.report(
             [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
         )
 
-    def _report_points(self, points: list[wire.SeriesPoint]) -> None:
+    def report(self, points: list[wire.SeriesPoint]) -> None:
+        """Report points, with the progress until now."""
         if self.is_silent:
             return
         progress = asdict(self._progress.progress)

@@ -181,7 +181,9 @@ class ExternalAnswers:
             else:
                 kept, problem = await self._copied_logs.finish(attempt)
             message = result.error_message or problem or None
-            self._record_end(attempt.id, replace(result, error_message=message))
+            usage = {**self._copied_logs.take_usage(attempt.id), **result.usage}
+            told = replace(result, error_message=message, usage=usage)
+            self._record_end(attempt.id, told)
             await core.committed()
             if kept:
                 await self._leftovers.forget(attempt.provider, attempt.provider_ref)

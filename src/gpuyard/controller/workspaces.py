@@ -4,6 +4,7 @@ Nobody can refuse a job that is writing. So workspaces are measured now and then
 nears the quota is warned, and new jobs of a project that is over it are refused.
 """
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,8 @@ _NEARLY = 0.9
 # Submissions to a project that is over its quota may take this share of the disk's
 # time.
 _MEASURING = 0.1
+# So long a job waits for the first measurement after a start.
+_FIRST_S = 5.0
 log = structlog.get_logger(__name__)
 
 
@@ -56,6 +59,9 @@ class Workspaces:
         # By project, as they were found last: bytes in all of its workspaces.
         self._sizes: dict[str, int] = {}
         self._measure_again_at = 0.0  # of the monotonic clock
+        # The first measurement, which a job was the first to need.
+        self._first: asyncio.Task[None] | None = None
+        self._is_measured = False
         # Keys of workspaces that a job was the first of its project to use.
         self._first_used: set[str] = set()
         # What was told of projects near or over their quota.
@@ -71,12 +77,29 @@ class Workspaces:
         for key in keys:
             project, _ = workspace_names(key)
             quota = self._quota(project)
+            if quota and not self._is_measured:
+                await self._measure_first()
             may_measure = time.monotonic() >= self._measure_again_at
             if quota and self._sizes.get(project, 0) > quota and may_measure:
                 await self._measure()
             if quota and self._sizes.get(project, 0) > quota:
                 raise self._over_quota(project, quota)
             await self._use(key)
+
+    async def _measure_first(self) -> None:
+        """Measure after a start, when nothing is known yet. Large workspaces take long:
+        nobody waits for more than _FIRST_S.
+        """
+        if self._first is None:
+            self._first = self._core.spawn(self._try_to_measure(), "measure-workspaces")
+        await asyncio.wait([self._first], timeout=_FIRST_S)
+
+    async def _try_to_measure(self) -> None:
+        try:
+            await self._measure()
+        except OSError as error:  # `look` tries it again
+            log.warning("the workspaces are not measured", error=str(error))
+            self._is_measured = True
 
     async def _use(self, key: str) -> None:
         try:
@@ -109,6 +132,7 @@ class Workspaces:
         for one in found:
             sizes[one.project] += one.size
         self._sizes = dict(sizes)
+        self._is_measured = True
         return found
 
     # --- what is in a bucket ---

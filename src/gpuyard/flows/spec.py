@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self, cast
@@ -155,7 +156,9 @@ def _valid(prefix: str, model: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def _with_needs(steps: Mapping[str, Step]) -> dict[str, Step]:
-    """The steps, each with those as needs whose outputs it reads."""
+    """The steps, each with those as needs whose outputs it reads; its own do not
+    count, unless it names one as its input.
+    """
     writers: dict[str, str] = {}
     for name, step in steps.items():
         for output in step.outputs:
@@ -171,10 +174,28 @@ def _with_needs(steps: Mapping[str, Step]) -> dict[str, Step]:
                 remedy = f"there are {', '.join(steps)}"
                 fault = f"names {quoted(need)}, which is no step"
                 raise InvalidInputError.of(f"steps.{name}.needs", fault, remedy)
-        read = [writers[path] for path in step.inputs if path in writers]
+        read = [
+            writer
+            for path in step.inputs
+            for output, writer in writers.items()
+            if path == output or (writer != name and reads(path, output))
+        ]
         needs = tuple(dict.fromkeys([*step.needs, *read]))
         complete[name] = step.model_copy(update={"needs": needs})
     return complete
+
+
+def reads(path: str, output: str) -> bool:
+    """Whether an input, which may be a pattern, means this output, something in it, or
+    a folder that has it.
+    """
+    both = zip(PurePosixPath(path).parts, PurePosixPath(output).parts, strict=False)
+    for wanted, written in both:
+        if wanted == "**":
+            return True
+        if wanted != written and not fnmatchcase(written, wanted):
+            return False
+    return True
 
 
 def _order(steps: Mapping[str, Step]) -> list[str]:

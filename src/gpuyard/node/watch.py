@@ -21,6 +21,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.domain.reasons import Reason
 from gpuyard.insight.scalar_files import ScalarReader
+from gpuyard.insight.usage_points import UsageSampler
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
@@ -32,7 +33,6 @@ from gpuyard.node.logged_scalars import scalar_reader
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.package_environments import PackageEnvironments
-from gpuyard.node.sampling import UsageSampler
 from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.artifact_saving import ArtifactSaver
 from gpuyard.storage.blobs import Blobs

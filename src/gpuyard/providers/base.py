@@ -45,8 +45,9 @@ from gpuyard.providers.output import LogPiece as LogPiece
 from gpuyard.providers.output import OutputPart as OutputPart
 from gpuyard.providers.output import last_lines as last_lines
 from gpuyard.providers.output import log_text as log_text
-from gpuyard.providers.placing import gpu_type_of
+from gpuyard.providers.placing import gpu_spec_of
 from gpuyard.providers.pool_hands import PoolHands, PoolOwner
+from gpuyard.providers.program_use import ProgramUse
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
@@ -384,6 +385,10 @@ class GpuProviderInterface(ABC):
         """
         return None
 
+    async def use_of(self, job_id: str) -> ProgramUse | None:
+        """What its program uses now; None where that is not known."""
+        return None
+
     async def bring_back(self, job_id: str) -> None:
         """Copy back what an ended attempt has changed in its copy of the workspace."""
         return
@@ -464,12 +469,3 @@ def refuse_container(order: AttemptOrder, provider: str) -> None:
             raise ProviderError(message, provider, "UNSUPPORTED")
 
 
-def gpu_spec_of(offer: Offer) -> GpuSpec:
-    """An offer in S2's form."""
-    return GpuSpec(
-        gpu_type=gpu_type_of(offer),
-        gpu_count=offer.gpus,
-        memory_gb=offer.gpu_gb or None,
-        vcpus=offer.cpus or None,
-        ram_gb=offer.memory_gb or None,
-    )

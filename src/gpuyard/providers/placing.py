@@ -100,3 +100,14 @@ def names_kind(need: GpuSpec) -> bool:
 def gpu_type_of(offer: Offer) -> str:
     """The type of the offer's GPUs in S2's form."""
     return offer.gpu or "gpu"
+
+
+def gpu_spec_of(offer: Offer) -> GpuSpec:
+    """An offer in S2's form."""
+    return GpuSpec(
+        gpu_type=gpu_type_of(offer),
+        gpu_count=offer.gpus,
+        memory_gb=offer.gpu_gb or None,
+        vcpus=offer.cpus or None,
+        ram_gb=offer.memory_gb or None,
+    )

@@ -121,10 +121,17 @@ def test_without_a_known_hash_that_of_the_first_fetch_counts(
         download.fetch(lambda *_: None)
 
 
-def test_our_catalogue_names_licences_and_can_be_read() -> None:
+def test_our_catalogue_names_hashes_and_licences() -> None:
     catalogue = read_catalogue()
-    assert {"mnist", "cifar-10", "cifar-100", "tiny-shakespeare"} <= set(catalogue)
-    assert all(one.license and one.title for one in catalogue.values())
+    texts = {"tiny-shakespeare", "openwebtext", "wikitext-103", "imdb"}
+    assert {"mnist", "cifar-10", "cifar-100"} | texts <= set(catalogue)
+    # Nothing that is fetched is believed unseen.
+    unknown = {"", "unknown"}
+    for one in catalogue.values():
+        assert one.sha256, one.name
+        assert one.size, one.name
+        assert one.title, one.name
+        assert one.license not in unknown, one.name
     with pytest.raises(NotFoundError, match="The catalogue has no nonsense"):
         entry_of(catalogue, "nonsense")
 

@@ -132,6 +132,16 @@ async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(
         await small.finish(job_id)
 
 
+async def test_the_quota_holds_from_the_first_job_after_a_start(small: Controlled):
+    """A server may end when it is idle, and start with the next job."""
+    fill(small, 2000)
+    first = [small.submit(workspace="corpus") for _ in range(2)]
+    refused = await asyncio.gather(*first, return_exceptions=True)
+    assert [type(one) for one in refused] == [RefusedError, RefusedError]
+    fill(small, 10)
+    await small.finish(await accepted(small))
+
+
 async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Controlled):
     look = instance.controller.workspaces.look
     folder = fill(instance, 10)

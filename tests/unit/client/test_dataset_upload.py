@@ -204,6 +204,22 @@ def test_a_file_that_changes_is_told(
         Server().take(folder)
 
 
+def test_a_link_that_takes_the_place_of_a_file_is_not_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "outside").write_text("words")
+
+    def listed_and_swapped(path: Path, only: Any) -> list[LocalFile]:
+        files = files_of(path)
+        (folder / "sub/small.txt").unlink()
+        (folder / "sub/small.txt").symlink_to(folder.parent / "outside")
+        return files
+
+    monkeypatch.setattr(dataset_upload, "files_of", listed_and_swapped)
+    with pytest.raises(InvalidInputError, match=r"small\.txt cannot be read"):
+        Server().take(folder)
+
+
 def test_links_within_the_folder_count_as_copies(folder: Path) -> None:
     (folder / "again").symlink_to("sub/small.txt")
     found = {file.path: file.size for file in files_of(folder)}

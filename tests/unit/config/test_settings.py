@@ -34,6 +34,9 @@ def test_with_no_file_the_defaults_hold(home):
         settings.server.idle_exit_s,
     ) == ("127.0.0.1", 0, 1800)
     assert settings.billing.local_price_per_hour is None
+    workspaces = settings.workspaces
+    assert workspaces.quota_gb == 100
+    assert (workspaces.remove_after_days, workspaces.notice_days) == (30, 7)
 
 
 def test_the_file_is_read_with_units(home):

@@ -30,6 +30,36 @@ def test_a_step_needs_what_writes_its_inputs() -> None:
     assert flow.steps["train"].job == {"command": ["true"]}
 
 
+@pytest.mark.parametrize(
+    ("path", "output", "is_read"),
+    [
+        ("data/*.csv", "data", True),
+        ("data/*.csv", "data/clean.csv", True),
+        ("data/*.csv", "data/clean.txt", False),
+        ("data/part/one.csv", "data/part", True),
+        ("data", "data/part/one.csv", True),
+        ("**/one.csv", "data/one.csv", True),
+        ("data/**", "data", True),
+        (".", "data", True),
+        ("database", "data", False),
+        ("b[1]", "b[1]", True),
+        ("model", "models", False),
+    ],
+)
+def test_a_step_needs_what_writes_into_its_inputs(
+    path: str, output: str, is_read: bool
+) -> None:
+    """Else it would read what another run has left, while that is written anew."""
+    steps = {"second": step(inputs=[path]), "first": step(outputs=[output])}
+    needs = parse({"steps": steps}, "f").steps["second"].needs
+    assert needs == (("first",) if is_read else ())
+
+
+def test_what_a_step_writes_among_its_own_inputs_is_no_circle() -> None:
+    alone = {"steps": {"sum": step(inputs=["*.csv"], outputs=["sum.csv"])}}
+    assert parse(alone, "f").steps["sum"].needs == ()
+
+
 def test_a_step_is_carried_as_the_flow_unless_it_says_otherwise() -> None:
     steps = {"far": step(), "near": step(carry=False)}
     flow = parse({"carry": True, "steps": steps}, "f")

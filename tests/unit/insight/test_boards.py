@@ -13,7 +13,7 @@ import pytest
 from gpuyard.domain.errors import RefusedError
 from gpuyard.insight import board_program
 from gpuyard.insight.board_program import ShownJob, is_open, link_new, was_used
-from gpuyard.insight.boards import board_body, python_of
+from gpuyard.insight.boards import board_body, board_project, python_of
 
 STAND_IN = """\
 import sys
@@ -21,6 +21,34 @@ from http.server import HTTPServer, SimpleHTTPRequestHandler
 port = int(sys.argv[sys.argv.index("--port") + 1])
 HTTPServer(("127.0.0.1", port), SimpleHTTPRequestHandler).serve_forever()
 """
+
+
+def a_job(**changes: Any) -> Any:
+    """One that has run on a node of ours."""
+    fields = {
+        "name": "a",
+        "id": "job_000001",
+        "spec": {"workdir": "/work"},
+        "started_at": 1.0,
+        "ended_at": 2.0,
+        "provider": "local",
+        "project": None,
+        "code": None,
+    }
+    return cast("Any", SimpleNamespace(**fields | changes))
+
+
+def body_of(
+    *jobs: Any, environment: dict[str, str] | None = None, **workspaces: str
+) -> dict[str, Any]:
+    given = environment or {}
+    return board_body(jobs, 60, given, "/home/ann", workspaces=workspaces)
+
+
+def shown(*jobs: Any, **workspaces: str) -> list[tuple[str, str]]:
+    """The labels and folders that the program gets."""
+    words = body_of(*jobs, **workspaces)["command"][4:]
+    return list(zip(words[::4], words[1::4], strict=True))
 
 
 def event_file(folder: Path, at: int) -> Path:
@@ -178,11 +206,8 @@ def test_without_tensorboard_it_says_so(tmp_path: Path) -> None:
 def test_nothing_is_imported_from_the_folder_of_a_job(tmp_path: Path) -> None:
     for name in ("tempfile.py", "sitecustomize.py"):
         (tmp_path / name).write_text("raise SystemExit(99)")
-    spec = {"workdir": str(tmp_path)}
-    job = SimpleNamespace(
-        name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
-    )
-    body = board_body(cast("Any", [job]), 60, {"PYTHONPATH": ":/x"}, "/home/ann")
+    job = a_job(spec={"workdir": str(tmp_path)})
+    body = body_of(job, environment={"PYTHONPATH": ":/x"})
     assert body["workdir"] is None, "it begins in a folder of its own"
     command = [sys.executable, *body["command"][1:]]
     done = subprocess.run(
@@ -197,17 +222,13 @@ def test_nothing_is_imported_from_the_folder_of_a_job(tmp_path: Path) -> None:
 
 
 def test_folders_are_found_as_where_the_job_ran() -> None:
-    spec = {"workdir": "/work"}
-    job = SimpleNamespace(
-        name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
-    )
     given = {
         "PATH": ".venv/bin:/bin:",
         "PYTHONPATH": "src::/site",
         "LD_LIBRARY_PATH": ":",
         "LANG": "C",
     }
-    body = board_body(cast("Any", [job]), 60, given, "/home/ann")
+    body = body_of(a_job(), environment=given)
     assert body["environment"] == {
         "PATH": "/home/ann/.venv/bin:/bin",
         "PYTHONPATH": "/home/ann/src:/site",
@@ -217,14 +238,8 @@ def test_folders_are_found_as_where_the_job_ran() -> None:
 
 
 def test_the_job_names_each_run() -> None:
-    spec = {"workdir": "/work"}
-    first = SimpleNamespace(
-        name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
-    )
-    second = SimpleNamespace(
-        name="b", id="job_000002", spec=spec, started_at=3.0, ended_at=None
-    )
-    body = board_body(cast("Any", [first, second]), 60, {}, "/home/ann")
+    second = a_job(name="b", id="job_000002", started_at=3.0, ended_at=None)
+    body = body_of(a_job(), second)
     assert body["command"] == [
         *("python3", "-c", body["command"][2], "60"),
         *("a-000001", "/work", "1.0", "2.0"),
@@ -232,10 +247,57 @@ def test_the_job_names_each_run() -> None:
     ]
     second.started_at = None
     with pytest.raises(RefusedError, match="b has not begun"):
-        board_body(cast("Any", [second]), 60, {}, "/")
-    first.spec = {"workdir": "/work", "image": "x"}
-    with pytest.raises(RefusedError, match="it runs in a container"):
-        board_body(cast("Any", [first]), 60, {}, "/")
+        body_of(second)
+
+
+def test_a_container_here_has_the_folder_of_its_job() -> None:
+    spec = {"workdir": "/work", "image": "x", "workspace": "runs"}
+    boxed = a_job(spec=spec, provider="docker", project="p/q")
+    workspaces = {"p%2Fq/runs": "/kept/runs", "default/runs": "/kept/others"}
+    assert shown(boxed, **workspaces) == [
+        ("a-000001", "/work"),
+        ("a-000001/workspace", "/kept/runs"),
+    ]
+
+
+@pytest.mark.parametrize("provider", ["kubernetes", "aws", "mine"])
+def test_a_container_elsewhere_is_named_with_what_to_do(provider: str) -> None:
+    """Its folder there may have the path of another one here."""
+    spec = {"workdir": "/work", "image": "x"}
+    with pytest.raises(RefusedError, match=f"ran on {provider}, and no node") as error:
+        body_of(a_job(spec=spec, provider=provider))
+    assert "gpuyard run --artifacts" in error.value.remedy
+    # Its workspace comes back here.
+    job = a_job(spec={**spec, "workspace": "runs"}, provider=provider)
+    assert shown(job, **{"default/runs": "/kept"}) == [("a-000001/workspace", "/kept")]
+
+
+def test_a_job_on_a_rented_machine_has_no_folder_here() -> None:
+    with pytest.raises(RefusedError, match="ran on aws"):
+        body_of(a_job(provider="aws"))
+    with pytest.raises(RefusedError, match="has no working folder"):
+        body_of(a_job(spec={"image": "x"}, provider="docker"))
+
+
+def test_code_as_submitted_may_have_a_folder_of_its_own() -> None:
+    job = a_job(code=SimpleNamespace(folder="/home/code"))
+    assert shown(job) == [("a-000001", "/work"), ("a-000001", "/home/code")]
+
+
+def test_a_board_is_of_the_project_of_its_jobs() -> None:
+    first, second = a_job(project="open"), a_job(project="hidden")
+
+    def project_of(*jobs: Any, submits: bool = True) -> str | None:
+        return board_project(jobs, {"hidden", "secret"}, lambda _: submits)
+
+    assert project_of(a_job()) is None
+    assert project_of(first) == "open"
+    assert project_of(first, submits=False) is None
+    # Others would see what is of the private one.
+    assert project_of(first, second) == "hidden"
+    assert project_of(second, submits=False) == "hidden"
+    with pytest.raises(RefusedError, match="projects hidden, secret"):
+        project_of(second, a_job(project="secret"))
 
 
 @pytest.mark.parametrize(
@@ -251,4 +313,7 @@ def test_the_job_names_each_run() -> None:
 def test_tensorboard_is_that_of_the_python_of_the_job(
     command: list[str], python: str
 ) -> None:
-    assert python_of({"command": command, "workdir": "/work"}) == python
+    spec = {"command": command, "workdir": "/work"}
+    assert python_of(spec) == python
+    # That of a container is in its image.
+    assert python_of({**spec, "image": "x"}) == "python3"

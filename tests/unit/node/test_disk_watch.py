@@ -11,9 +11,9 @@ import pytest
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.wire_types import DiskUser
+from gpuyard.insight.usage_points import UsageSampler
 from gpuyard.node import disk_watch
 from gpuyard.node.disk_watch import DiskWatch, JobFiles
-from gpuyard.node.sampling import UsageSampler
 
 MIB = 1 << 20
 

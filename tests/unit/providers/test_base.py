@@ -7,8 +7,9 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import JobNotFoundError
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.base import GpuProviderInterface, gpu_spec_of
+from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.cost import cost_of
+from gpuyard.providers.placing import gpu_spec_of
 
 
 class SevenCalls(GpuProviderInterface):

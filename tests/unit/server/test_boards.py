@@ -4,6 +4,8 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +15,7 @@ from fastapi import Request
 
 from gpuyard.controller.logs import LogPart
 from gpuyard.controller.users import Identity
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import ClosedPortError, RefusedError, TooManyRequestsError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.users import Role
 from gpuyard.server.app_state import AppState
@@ -27,12 +29,15 @@ LISTENS = b"TensorBoard listens on port 7\n"
 
 
 class Instance:
-    """Keeps the boards that are submitted, of which those in `ending` end."""
+    """Keeps the boards that are submitted. Nobody answers at the port of those in
+    `ended`, and at that of those in `crowded` too many look.
+    """
 
     def __init__(self, said: Sequence[bytes] = (LISTENS,)) -> None:
         self.said = said
         self.boards: list[dict[str, Any]] = []
-        self.ending: set[str] = set()
+        self.ended: set[str] = set()
+        self.crowded: set[str] = set()
         self.readers: set[int] = set()
         queries = SimpleNamespace(
             jobs_page=lambda **_: list(reversed(self.boards)),
@@ -45,13 +50,15 @@ class Instance:
             access=SimpleNamespace(may=lambda *_: True, rights_of=lambda _: None),
             projects=SimpleNamespace(by_name={}),
             requests=SimpleNamespace(accept=self._accept),
-            streams=SimpleNamespace(node_of=self._node_of),
+            streams=SimpleNamespace(node_of=lambda *_: "node_1", open=self._open),
             logs=SimpleNamespace(read=self._read),
         )
         self.app_state = SimpleNamespace(
             queries=queries,
             controller=controller,
             tools_door=door,
+            home=None,
+            settings=SimpleNamespace(workspaces=SimpleNamespace(root=lambda _: Path())),
             board_turns=defaultdict[str | None, asyncio.Lock](asyncio.Lock),
         )
 
@@ -66,10 +73,13 @@ class Instance:
         self.boards.append(board)
         return [SimpleNamespace(**board)]
 
-    def _node_of(self, job_id: str, _: int) -> str:
-        if job_id in self.ending:
-            raise RefusedError(f"{job_id} is being ended.")
-        return "node_1"
+    @asynccontextmanager
+    async def _open(self, job_id: str, _: int) -> AsyncGenerator[None]:
+        if job_id in self.ended:
+            raise ClosedPortError("Nothing answers at the port on the node.")
+        if job_id in self.crowded:
+            raise TooManyRequestsError("64 connections are open.")
+        yield
 
     async def _read(self, *_: object, **__: object) -> AsyncGenerator[LogPart]:
         for data in self.said:
@@ -89,6 +99,8 @@ class Instance:
             spec={"workdir": "/work"},
             started_at=1.0,
             ended_at=2.0,
+            provider="local",
+            code=None,
         )
         app_state = cast(AppState, self.app_state)
         return await listening_board(app_state, [cast(Job, job)], self.request())
@@ -108,12 +120,20 @@ async def test_nobody_starts_too_many_at_once() -> None:
     assert len(instance.boards) == MOST_BOARDS
 
 
-async def test_a_board_that_ends_is_not_shown_again() -> None:
+async def test_a_board_that_has_ended_is_not_handed_out_again() -> None:
+    """The ledger has it as running, until its agent reports the end."""
     instance = Instance()
     assert await instance.ask() == ("job_0", 7)
-    instance.ending = {"job_0"}
+    instance.ended = {"job_0"}
     assert await instance.ask() == ("job_1", 7)
     assert await instance.ask() == ("job_1", 7)
+
+
+async def test_a_board_at_which_many_look_is_handed_out() -> None:
+    instance = Instance()
+    assert await instance.ask() == ("job_0", 7)
+    instance.crowded = {"job_0"}
+    assert await instance.ask() == ("job_0", 7)
 
 
 async def test_a_board_that_says_much_is_found_again() -> None:

@@ -4,7 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gpuyard.domain.attempt_order import (
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.job_folders import LoggingFolder
+from gpuyard.providers.program_use import ProgramUse
 from gpuyard.providers.runner_files import KeptLimits, read_limits
 from gpuyard.storage.blobs import Blobs, BucketError
 
@@ -233,6 +234,21 @@ def logging_folder(container: Container, own: Path) -> LoggingFolder | None:
     if container.attrs["HostConfig"]["NetworkMode"] == "host":
         return None
     return LoggingFolder(folder, container.attrs["Config"]["Hostname"])
+
+
+def use_in(stats: Mapping[str, Any]) -> ProgramUse | None:
+    """What a container uses, by the daemon's answer; None if it does not run, or the
+    daemon cannot count. Memory is counted as `docker stats` does.
+    """
+    memory: Mapping[str, Any] = stats.get("memory_stats") or {}
+    used = memory.get("usage")
+    cpu_ns = (stats.get("cpu_stats") or {}).get("cpu_usage", {}).get("total_usage")
+    if not used or cpu_ns is None:
+        return None
+    kept: Mapping[str, int] = memory.get("stats") or {}
+    # In control groups of version 1, the names begin with "total_".
+    cached = kept.get("total_inactive_file", kept.get("inactive_file", 0))
+    return ProgramUse(cpu_ns / 1e9, max(used - cached, 0) / (1 << 20))
 
 
 def forward_by_hand(host: str | None, container: str, port: int) -> str:

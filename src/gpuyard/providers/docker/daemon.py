@@ -3,16 +3,23 @@
 # docker-py has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import (
+    APIError,
+    DockerException,
+    ImageNotFound,
+    InvalidVersion,
+    NotFound,
+)
 from docker.models.containers import Container
 
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
-from gpuyard.providers.docker.container import reference_of
+from gpuyard.providers.docker.container import reference_of, use_in
+from gpuyard.providers.program_use import ProgramUse
 
 _PROVIDER = "docker"
 _TIMEOUT_S = 60
@@ -76,10 +83,30 @@ class DockerDaemon:
             message = f"Docker: {error.explanation or error}"
             raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
 
+    async def use_of(self, job_id: str) -> ProgramUse | None:
+        """What a container uses now; None where that is not known."""
+        container = await self.find(job_id)
+        try:
+            stats = await self.call(_stats_of, container)
+        except APIError as error:
+            message = f"Docker: {error.explanation or error}"
+            raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
+        return use_in(stats)
+
     def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
+
+
+def _stats_of(container: Container) -> Mapping[str, Any]:
+    """The daemon's answer; empty if the daemon is older than Docker 20.10."""
+    try:
+        # Without `one_shot` the daemon looks twice, for a second.
+        stats: Any = container.stats(stream=False, one_shot=True)
+    except InvalidVersion:
+        return {}
+    return stats
 
 
 class ImagePulls:

@@ -58,6 +58,7 @@ from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.datasets import ContainerDatasets
 from gpuyard.providers.docker.stream import in_thread
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
+from gpuyard.providers.program_use import ProgramUse
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BucketError
@@ -425,6 +426,10 @@ class DockerProvider(QueueProvider):
     ) -> LoggingFolder | None:
         """See GpuProviderInterface."""
         return logging_folder(await self._daemon.find(job_id), self._folder)
+
+    async def use_of(self, job_id: str) -> ProgramUse | None:
+        """See GpuProviderInterface."""
+        return await self._daemon.use_of(job_id)
 
     # --- output ---
 

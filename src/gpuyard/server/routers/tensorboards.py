@@ -15,7 +15,7 @@ from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
-from gpuyard.server.present import present_jobs
+from gpuyard.server.present import present_code, present_jobs
 from gpuyard.server.tools import boards
 from gpuyard.server.tools.links import ToolLink, link_to, refuse_without_door
 
@@ -61,8 +61,11 @@ def _found(
 
 
 def _with_specs(app_state: AppState, ids: list[str]) -> list[Job]:
-    """The jobs in this order."""
+    """The jobs in this order, with where their code is."""
     rows = app_state.queries.jobs_by_id(ids)
     specs = app_state.queries.specs(ids)
-    jobs = {job.id: job for job in present_jobs(app_state, list(rows.values()))}
-    return [jobs[one].model_copy(update={"spec": specs[one]}) for one in ids]
+    found = {job.id: job for job in present_jobs(app_state, list(rows.values()))}
+    jobs = [found[one].model_copy(update={"spec": specs[one]}) for one in ids]
+    return [
+        job.model_copy(update={"code": present_code(app_state, job)}) for job in jobs
+    ]

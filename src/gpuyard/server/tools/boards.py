@@ -9,19 +9,25 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 from fastapi import Request
 
 from gpuyard.controller.access import Action
-from gpuyard.controller.controller import Controller
 from gpuyard.controller.logs import LogPart
-from gpuyard.controller.users import Identity
 from gpuyard.domain.carried_environment import FILLED_IN
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import RefusedError, TooManyRequestsError
 from gpuyard.domain.jobs import Job
-from gpuyard.insight.boards import BOARD_LISTENS, BOARD_NAME, board_body, python_of
+from gpuyard.insight.boards import (
+    BOARD_LISTENS,
+    BOARD_NAME,
+    board_body,
+    board_project,
+    python_of,
+    workspace_of,
+)
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
@@ -59,7 +65,7 @@ async def listening_board(
     """
     board = await board_over(app_state, jobs, request)
     port = await port_of(app_state, board.job_id)
-    if not board.is_new and not _runs(app_state, board.job_id, port):
+    if not board.is_new and not await _lives(app_state, board.job_id, port):
         board = await board_over(app_state, jobs, request, but=board.job_id)
         port = await port_of(app_state, board.job_id)
     return board.job_id, port
@@ -97,8 +103,9 @@ async def _submit(
 ) -> str:
     controller = app_state.controller
     user = submitter_of(request.scope)
-    body = {**new_board(jobs, user), "labels": {LABEL: label}}
-    if project := _project_of(jobs, identity_of(request.scope), controller):
+    body = new_board(jobs, user, _workspaces(app_state, jobs))
+    body["labels"] = {LABEL: label}
+    if project := _project_of(app_state, jobs, request):
         body["project"] = project
     raw = msgspec.Raw(msgspec.json.encode(body))
     rights = rights_of(request.scope, controller)
@@ -106,24 +113,41 @@ async def _submit(
     return queued.id
 
 
-def _runs(app_state: AppState, board_id: str, port: int) -> bool:
+async def _lives(app_state: AppState, board_id: str, port: int) -> bool:
+    """Whether a board answers at its port: of one that has ended just now, the ledger
+    may not know yet. ProviderError if its node does not say.
+    """
     try:
-        app_state.controller.streams.node_of(board_id, port)
+        async with app_state.controller.streams.open(board_id, port):
+            return True
+    except TooManyRequestsError:
+        return True  # so many look at it
     except RefusedError:
         return False
-    return True
 
 
-def new_board(jobs: Sequence[Job], user: str | None) -> dict[str, Any]:
+def _workspaces(app_state: AppState, jobs: Sequence[Job]) -> dict[str, str]:
+    """The folders of the workspaces of these jobs, by their keys."""
+    root = app_state.settings.workspaces.root(app_state.home)
+    keys = filter(None, map(workspace_of, jobs))
+    return {key: str(root / key) for key in keys}
+
+
+def new_board(
+    jobs: Sequence[Job], user: str | None, workspaces: Mapping[str, str]
+) -> dict[str, Any]:
     """What is submitted. TensorBoard comes from the Python of a job of the user: what
-    others put on their PATH must not run under this account.
+    others put on their PATH must not run under this account. `workspaces`: as of
+    `board_body`.
     """
     own = next((job for job in jobs if job.user == user), None)
     spec: Mapping[str, Any] = (own.spec if own else None) or {}
     given: Mapping[str, str] = spec.get("environment") or {}
     environment = {name: given[name] for name in FILLED_IN if name in given}
     home: str = spec.get("workdir") or "/"
-    body = board_body(jobs, IDLE_S, environment, home, python_of(spec))
+    body = board_body(
+        jobs, IDLE_S, environment, home, python_of(spec), workspaces=workspaces
+    )
     if packages := spec.get("packages"):
         body["packages"] = packages
     return body
@@ -168,23 +192,14 @@ def _end_of(app_state: AppState, job_id: str) -> str:
 
 
 def _project_of(
-    jobs: Sequence[Job], identity: Identity, controller: Controller
+    app_state: AppState, jobs: Sequence[Job], request: Request
 ) -> str | None:
-    """Of which project a board is: who sees it sees the names and folders of the jobs.
-    RefusedError for jobs of several private projects.
-    """
-    known = controller.projects.by_name
-    registered = [known[job.project] for job in jobs if job.project in known]
-    private = sorted({project.name for project in registered if project.private})
-    if len(private) > 1:
-        raise RefusedError(
-            f"These jobs are of the private projects {', '.join(private)}, whose"
-            " members do not see each other's jobs.",
-            "Show those of one project at a time.",
-        )
-    wanted = private[0] if private else jobs[0].project
-    may_submit = controller.access.may(identity, Action.SUBMIT, wanted)
-    return wanted if private or may_submit else None
+    """Of which project a board is, for who asks; RefusedError as of `board_project`."""
+    controller = app_state.controller
+    known = controller.projects.by_name.values()
+    private = {project.name for project in known if project.private}
+    may = partial(controller.access.may, identity_of(request.scope), Action.SUBMIT)
+    return board_project(jobs, private, may)
 
 
 def _own_boards(app_state: AppState, user: str | None, but: str) -> dict[str, str]:

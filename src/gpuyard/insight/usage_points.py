@@ -3,11 +3,33 @@ output.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gpuyard.domain import wire
-from gpuyard.node.launcher import Process
 
 _MIB = 1 << 20
+
+
+class UsedNow(Protocol):
+    """What an attempt uses: CPU seconds since its start, and MiB of memory now."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds since its start."""
+        ...
+
+    @property
+    def rss_mb(self) -> float:
+        """MiB of memory now."""
+        ...
+
+
+class UsingProgram(Protocol):
+    """Whose use is measured."""
+
+    def usage(self) -> UsedNow:
+        """What it uses now."""
+        ...
 
 
 class UsageSampler:
@@ -22,14 +44,14 @@ class UsageSampler:
 
     def __init__(
         self,
-        process: Process,
+        program: UsingProgram,
         gpu_uuids: Sequence[str],
         gpus: Callable[[], list[wire.GpuStatus]],
         began: float,
         every_s: float,
         disk_used: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._process = process
+        self._program = program
         self._gpu_uuids = gpu_uuids
         self._gpus = gpus
         self._began = began
@@ -45,7 +67,7 @@ class UsageSampler:
         first has none.
         """
         is_first = self._last is None
-        usage = self._process.usage()
+        usage = self._program.usage()
         values = {"memory_mb": usage.rss_mb}
         disk_used = self._disk_used()
         if disk_used is not None:
