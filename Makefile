@@ -100,7 +100,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@$(PYTHON) -m tests.soak.layouts
-	@GPUYARD_REAL_MODELS=1 $(PYTHON) -m pytest tests/acceptance/test_verify_providers.py -k real_models
+	@GPUYARD_REAL_MODELS=1 $(PYTHON) -m pytest tests/acceptance/test_verify_providers.py tests/acceptance/test_studies_kubernetes.py -k "real_models or pods_that_meet" --timeout 600
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py tests/integration/verification/test_processes.py -k killed --timeout 3600
 	@$(PYTHON) -m tests.soak.rented --rounds $(RENTED_KILLS)
 	@scripts/apt-install.sh debootstrap systemd-container

@@ -129,9 +129,8 @@ def tables(place: str) -> str:
 
 
 def _table(results: Sequence[dict[str, Any]]) -> str:
-    rows = results[0].get("rows")
-    if rows:
-        return markdown_table(rows)
+    if "rows" in results[0]:
+        return "\n\n".join(markdown_table(result["rows"]) for result in results)
     return markdown(Figure(**one) for result in results for one in result["figures"])
 
 

@@ -130,7 +130,7 @@ RESULT = {
             "tokens_per_s": 100.0,
             "latency_ms_p50": 600.0,
         },
-        {**STRATEGY, "strategy_id": "tp1", "not_ranked": EVIL},
+        {**STRATEGY, "strategy_id": "tp1", "label": "alone", "not_ranked": EVIL},
     ],
 }
 
@@ -144,7 +144,7 @@ def test_what_came_of_a_study_is_ranked_and_drawn(
     with signed_in(instance, browser, "/studies") as page:
         ranking = page.get_by_role("region", name="Ranking of run_20261129T080000")
         names = ranking.locator("tbody tr td:nth-child(2)")
-        expect(names).to_have_text(["tp8", "tp4", "tp1"])
+        expect(names).to_have_text(["tp8", "tp4", "alone"])
         drawing = page.get_by_role("img", name=re.compile("tp8 100 at 600 ms"))
         expect(drawing.locator("circle")).to_have_count(2)
         expect(page.get_by_text("tp8 needs least")).to_be_visible()

@@ -8,7 +8,18 @@ from tests.integration.studies.test_runtime_programs import running
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
-MODELS = ("llama", "llama-biased", "qwen", "qwen-sliding", "mistral")
+MODELS = (
+    "llama",
+    "llama-biased",
+    "qwen",
+    "qwen-sliding",
+    "mistral",
+    "qwen3",
+    "gemma",
+    "mixtral",
+    "deepseek",
+    "deepseek-long",
+)
 
 
 def test_tokens_on_the_gpu_are_those_of_transformers_on_the_processor(

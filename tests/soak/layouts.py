@@ -20,7 +20,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.page import measured_by, store_table
+from benchmarks.page import computed_by, measured_by, store_table
 from gpuyard.studies.agreement import (
     Comparison,
     Difference,
@@ -119,22 +119,33 @@ def main() -> int:
     parser.add_argument(
         "--family", action="append", choices=FAMILIES, help="only this one; repeatable"
     )
+    parser.add_argument(
+        "--engine", action="append", choices=ENGINES, help="only this one; repeatable"
+    )
     parser.add_argument("--write", action="store_true", help="update the page")
     words = parser.parse_args()
     families = words.family or list(FAMILIES)
+    engines = words.engine or ENGINES
     with tempfile.TemporaryDirectory() as folder:
-        floors, found = measure(Path(folder), families, words.seed)
-    rows = table(families, floors, found)
-    sys.stdout.writelines(" | ".join(row) + "\n" for row in rows)
+        floors, found = measure(Path(folder), engines, families, words.seed)
+    for engine in engines:
+        rows = table(engine, families, floors, found)
+        sys.stdout.writelines(" | ".join(row) + "\n" for row in rows)
+        if words.write and not words.family:
+            options = f"--seed {words.seed} --engine {engine} --write"
+            command = f"python -m tests.soak.layouts {options}"
+            store_table(f"layouts.{engine}", measured_by(command), rows)
+    if words.write:
+        command = "python -m tests.soak.layouts --write"
+        store_table("layouts.unproven", computed_by(command), unproven())
     faults = list(faults_of(floors, found))
     sys.stdout.writelines(f"{fault}\n" for fault in faults)
-    if words.write and not words.family:
-        command = f"python -m tests.soak.layouts --seed {words.seed} --write"
-        store_table("layouts", measured_by(command), rows)
     return int(bool(faults))
 
 
-def measure(home: Path, families: Sequence[str], seed: int) -> tuple[Floors, Found]:
+def measure(
+    home: Path, engines: Sequence[str], families: Sequence[str], seed: int
+) -> tuple[Floors, Found]:
     """Make the models in a folder, run every experiment, and compare the answers."""
     python = make_fast_trainer_python()
     models = home / "models"
@@ -142,8 +153,8 @@ def measure(home: Path, families: Sequence[str], seed: int) -> tuple[Floors, Fou
     codes, text = run(command, 1, _TIMEOUT_S)
     if codes != [0]:
         raise RuntimeError(text)
-    cases = list(all_cases(families))
-    for engine in ENGINES:
+    cases = list(all_cases(engines, families))
+    for engine in engines:
         mine = [one for one in cases if one.engine == engine]
         for world in sorted({one.processes for one in mine}):
             some = [one for one in mine if one.processes == world]
@@ -156,9 +167,9 @@ def measure(home: Path, families: Sequence[str], seed: int) -> tuple[Floors, Fou
     return floors, {case: outcome_of(home, models, case) for case in cases}
 
 
-def all_cases(families: Sequence[str]) -> Iterator[Case]:
+def all_cases(engines: Sequence[str], families: Sequence[str]) -> Iterator[Case]:
     """Every experiment that the engines offer."""
-    for engine in ENGINES:
+    for engine in engines:
         for layout in LAYOUTS:
             if not is_offered(engine, layout):
                 continue
@@ -263,30 +274,37 @@ def noise_of_transformers(models: Path, model: str, precision: str) -> Compariso
     )
 
 
-def table(families: Sequence[str], floors: Floors, found: Found) -> list[list[str]]:
-    """A row for each engine, precision and family, with a column for each layout."""
-    rows = [["engine", "precision", "family", "noise of transformers", *LAYOUTS]]
-    rows[0].append("first difference")
-    for engine in ENGINES:
-        for precision in PRECISIONS:
-            for model in families:
-                floor = floors[model, precision].words(precision)
-                row = [engine, precision, FAMILIES[model], floor]
-                outcomes: list[Outcome] = []
-                for layout in LAYOUTS:
-                    outcome = found.get(Case(engine, model, precision, layout))
-                    if outcome is None:
-                        row.append("not offered")
-                        continue
-                    row.append(outcome.words(precision))
-                    outcomes.append(outcome)
-                rows.append([*row, first_difference(outcomes)])
+def table(
+    engine: str, families: Sequence[str], floors: Floors, found: Found
+) -> list[list[str]]:
+    """A row for each precision and family, with a column for each layout."""
+    head = ["engine", "precision", "family", "noise of transformers", *LAYOUTS]
+    rows = [[*head, "first difference"]]
+    for precision in PRECISIONS:
+        for model in families:
+            floor = floors[model, precision].words(precision)
+            row = [engine, precision, FAMILIES[model], floor]
+            outcomes: list[Outcome] = []
+            for layout in LAYOUTS:
+                outcome = found.get(Case(engine, model, precision, layout))
+                if outcome is None:
+                    row.append("not offered")
+                    continue
+                row.append(outcome.words(precision))
+                outcomes.append(outcome)
+            rows.append([*row, first_difference(outcomes)])
+    return rows
+
+
+def unproven() -> list[list[str]]:
+    """The engines that need a GPU, with a column for each layout."""
+    rows = [["engine", *LAYOUTS]]
     for engine in SERVING:
         cells = [
             "needs a GPU" if is_offered(engine, layout) else "not offered"
             for layout in LAYOUTS
         ]
-        rows.append([engine, "–", "–", "–", *cells, "–"])
+        rows.append([engine, *cells])
     return rows
 
 

@@ -38,6 +38,7 @@ class Layout:
     pace_ms: float = 20.0
     communication: float = 0.1
     diverges_every: int = 0
+    batch_size: int = 1
 
     @property
     def world_size(self) -> int:
@@ -186,7 +187,7 @@ def config(layout: Layout, run: Path) -> dict[str, Any]:
         "pp_size": layout.pp,
         "tp_size": layout.tp,
         "dp_size": layout.dp,
-        "batch_size": 1,
+        "batch_size": layout.batch_size,
         "max_new_tokens": 20,
         "precision": "bf16",
         "profiling_enabled": True,

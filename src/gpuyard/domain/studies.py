@@ -19,12 +19,14 @@ Size = Annotated[int, Field(ge=0, le=1_000_000)] | None
 class StrategyResult(StrictModel):
     """What came of one strategy.
 
-    `rank` counts from 1, the best; null with `not_ranked`, which says why. `figure` is
-    what it was ranked by: the least is best. `agreement` is a part from 0 to 1. Memory
-    is that of the rank with most, in GiB.
+    `label` is the name that the study gives it, empty for none. `rank` counts from 1,
+    the best; null with `not_ranked`, which says why. `figure` is what it was ranked by:
+    the least is best. `agreement` is a part from 0 to 1. Memory is that of the rank
+    with most, in GiB.
     """
 
     strategy_id: Name
+    label: Line = ""
     strategy: Name
     status: Name
     rank: Annotated[int, Field(ge=1)] | None = None

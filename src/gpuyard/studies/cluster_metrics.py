@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from gpuyard.studies.left_files import shown
 from gpuyard.studies.shards import ResultShard
 
 _TEXT = pa.string()
@@ -123,7 +124,7 @@ def _as(kind: pa.DataType, value: object) -> Any:
     if kind == _YES:
         return value if isinstance(value, bool) else None
     if kind == _TEXT:
-        return None if value is None else str(value) or None
+        return None if value is None else shown(value) or None
     if isinstance(value, str):
         value = _moment(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gpuyard.studies.left_files import open_left, read_left_object
+from gpuyard.studies.left_files import open_left, read_left_object, shown
 from gpuyard.studies.runtime.server_commands import SERVERS
 
 _FIRST_NODE = "node-0.out"
@@ -111,8 +111,8 @@ def find_failure(folder: Path, log: Path | None, reason: str) -> JobFailure:
     told = _lines_of(lines, rank)
     errors = [error for at, _, error in metrics if at == rank]
     advice = _advice([*told, *errors, reason])
-    shown = tuple(line[:_LONGEST_LINE] for line in told[-_MOST_LINES:])
-    return JobFailure(str(log or ""), shown, advice, rank, node)
+    last = tuple(shown(line, _LONGEST_LINE) for line in told[-_MOST_LINES:])
+    return JobFailure(str(log or ""), last, advice, rank, shown(node, _LONGEST_LINE))
 
 
 def _log_of_node(folder: Path, log: Path | None, rank: int) -> Path | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from gpuyard.studies.left_files import left_lines
+from gpuyard.studies.left_files import LeftLines, most_lines
 from gpuyard.studies.runtime.load_generator import poisson_arrivals
 from gpuyard.studies.runtime.prompts import Prompt
 
@@ -89,7 +89,8 @@ def read_load(
     by_rate: dict[float, list[LoadRow]] = {rate: [] for rate in drawn}
     is_known = bool(drawn)
     damaged = 0
-    for line in left_lines(folder, "load"):
+    lines = LeftLines(folder, "load", most_lines(sum(map(len, drawn.values()))))
+    for line in lines:
         row = _row_of(line, most_tokens)
         if row is None or (is_known and row.rate not in by_rate):
             damaged += 1
@@ -97,7 +98,7 @@ def read_load(
             by_rate.setdefault(row.rate, []).append(row)
     if not is_known and not by_rate:
         return LoadFindings()
-    faults = list(_missing(drawn, by_rate))
+    faults = [*lines.faults, *_missing(drawn, by_rate)]
     if damaged:
         faults.append(f"{damaged} lines under load are no possible requests")
     figures = [

@@ -5,14 +5,15 @@
 # pyright: reportUnknownArgumentType=false
 from typing import Any
 
-from gpuyard.studies.plot_style import legend, plotted, styles, words
+from gpuyard.studies.plot_style import legend, plot_names, plotted, styles, words
 from gpuyard.studies.run_table import RunTable
 
 
 def draw_load(summary: RunTable, axes: Any) -> str:
     """Draw goodput against the rate at which requests come."""
     told: list[str] = []
-    look = styles([row["strategy_id"] for row in summary.strategies])
+    names = plot_names(summary)
+    look = styles([row["strategy_id"] for row in plotted(summary)])
     rates: set[float] = set()
     for row in plotted(summary):
         figures = summary.loads.get(row["strategy_id"], [])
@@ -21,7 +22,10 @@ def draw_load(summary: RunTable, axes: Any) -> str:
             continue
         colour, marker = look[row["strategy_id"]]
         axes.plot(
-            *zip(*points, strict=True), marker=marker, color=colour, label=row["label"]
+            *zip(*points, strict=True),
+            marker=marker,
+            color=colour,
+            label=names[row["strategy_id"]],
         )
         rates.update(rate for rate, _ in points)
         most = max(goodput for _, goodput in points)

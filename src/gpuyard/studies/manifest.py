@@ -78,8 +78,8 @@ class RunManifest:
     strategies (none: all), the provider, and the entries in the order of submission.
     Only the newest entry of a strategy id counts; earlier ones are failed tries.
 
-    `asked` has `max_new_tokens` and `load`, which the study asks of each job. It is
-    empty in manifests of earlier versions.
+    `asked` has what the study asks of each job: `model_path`, `max_new_tokens`,
+    `repeats` and `load`. It is empty in manifests of earlier versions.
     """
 
     path: Path

@@ -1,6 +1,7 @@
 """Write a run's summary as Markdown: best strategy, table, failures, warnings."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ LABELS = {
     "peer_agreement": "agreement with peer",
 }
 
+# Links, pictures, code and emphasis; a word may have an underscore.
+_MARKUP = re.compile(r"([\\`*\[\]]|^[#>])")
 _LEADING = ("exact_match", "token_agreement", "peer_agreement")
 
 
@@ -154,7 +157,7 @@ def markdown_page(summary: RunTable) -> str:
         *([show(row) for show in shown.values()] for row in summary.rows),
     ]
     parts = [
-        f"# {summary.document.get('study') or 'Study'}, {summary.run_id}",
+        f"# {_plain(str(summary.document.get('study') or 'Study'))}, {summary.run_id}",
         (
             f"**Best ({summary.ranking.objective.value}{summary.ranking.limit}):**"
             f" {_plain(summary.ranking.reason)}"
@@ -212,7 +215,8 @@ def _cell(text: str) -> str:
 
 def _plain(text: str) -> str:
     """One line, in which nothing is markup."""
-    return " ".join(text.split()).replace("<", "&lt;")
+    line = _MARKUP.sub(r"\\\1", " ".join(text.split()))
+    return line.replace("<", "&lt;")
 
 
 def _percent(value: Any) -> Any:

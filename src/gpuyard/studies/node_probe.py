@@ -3,9 +3,11 @@
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuyard.domain.errors import Fault, GpuyardError
 from gpuyard.studies.cluster_checks import ClusterFindings
@@ -34,6 +36,16 @@ _IMPORTS = {
 """What each engine imports on a node."""
 
 
+class _NodeReport(msgspec.Struct, frozen=True):
+    """What the job says of its node: see `runtime.probe.look`."""
+
+    host: str
+    executable: str
+    missing: dict[str, str]
+    models: dict[str, bool]
+    gpus: list[str]
+
+
 def probe_node(
     study: "Study", client: "Client", provider: str, wait_s: float
 ) -> ClusterFindings:
@@ -56,7 +68,7 @@ def probe_node(
             return ClusterFindings(warnings=(warning,))
     except GpuyardError as error:
         return ClusterFindings(warnings=(f"no node was looked at: {error}",))
-    return _judge(study, entry)
+    return _findings(study, entry)
 
 
 def _write_job(study: "Study", provider: str) -> ManifestEntry:
@@ -88,47 +100,54 @@ def _write_job(study: "Study", provider: str) -> ManifestEntry:
     return ManifestEntry(_NAME, _NAME, _NAME, str(path), str(root), attempt=number)
 
 
-def _judge(study: "Study", entry: ManifestEntry) -> ClusterFindings:
-    found = _read_result(Path(entry.output_root))
-    if not found:
-        log = Path(entry.slurm_out) if entry.slurm_out else None
-        failure = find_failure(Path(entry.output_root), log, entry.reason or "")
-        said = "; ".join(failure.lines[-3:]) or entry.reason or "it left nothing"
-        fault = f"{study.slurm.python!r} did not run on a node: {said}"
-        return ClusterFindings((Fault("slurm.python", fault, failure.advice),))
-    return ClusterFindings(tuple(_faults(study, found)), tuple(_told(study, found)))
+def _findings(study: "Study", entry: ManifestEntry) -> ClusterFindings:
+    """Say what the job found on its node, or why it found nothing."""
+    found = _read_report(Path(entry.output_root))
+    if found is None:
+        return ClusterFindings(faults=(_did_not_run(study, entry),))
+    faults = tuple(_faults(study, found))
+    return ClusterFindings(faults, tuple(_warnings(study, found)))
 
 
-def _faults(study: "Study", found: Mapping[str, Any]) -> Iterator[Fault]:
-    host = found["host"]
-    for name, why in found["missing"].items():
-        fault = f"{found['executable']} cannot import {name} on {host}: {why}"
+def _did_not_run(study: "Study", entry: ManifestEntry) -> Fault:
+    """Return the fault of a job that left nothing, with its last words."""
+    log = Path(entry.slurm_out) if entry.slurm_out else None
+    failure = find_failure(Path(entry.output_root), log, entry.reason or "")
+    said = "; ".join(failure.lines[-3:]) or entry.reason or "it left nothing"
+    fault = f"{study.slurm.python!r} did not run on a node: {said}"
+    return Fault("slurm.python", fault, failure.advice)
+
+
+def _faults(study: "Study", found: _NodeReport) -> Iterator[Fault]:
+    for name, why in found.missing.items():
+        fault = f"{found.executable} cannot import {name} on {found.host}: {why}"
         yield Fault("slurm.python", fault, "install it there, or name another one")
-    for path, is_there in found["models"].items():
+    for path, is_there in found.models.items():
         if not is_there:
-            fault = f"{path} is not there on {host}"
+            fault = f"{path} is not there on {found.host}"
             remedy = "put it on a file system that all nodes share"
             yield Fault("model.path", fault, remedy)
     needs_gpus = study.slurm.gres and study.generation.device == "cuda"
-    if needs_gpus and not found["gpus"]:
-        fault = f"is cuda, but NVIDIA's driver shows no GPU on {host}"
+    if needs_gpus and not found.gpus:
+        fault = f"is cuda, but NVIDIA's driver shows no GPU on {found.host}"
         yield Fault("generation.device", fault, "look at `nvidia-smi` in a job")
 
 
-def _told(study: "Study", found: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(study: "Study", found: _NodeReport) -> Iterator[str]:
     """Yield what is odd about a node."""
-    names: list[str] = found["gpus"]
     _, _, gpu_type = study.slurm.gres.partition(":")
     wanted = gpu_type.lower()
-    if wanted and names and not any(wanted in name.lower() for name in names):
+    is_there = any(wanted in name.lower() for name in found.gpus)
+    if wanted and found.gpus and not is_there:
         yield (
-            f"slurm.gres asks for {gpu_type!r}, and {found['host']} has"
-            f" {', '.join(dict.fromkeys(names))}"
+            f"slurm.gres asks for {gpu_type!r}, and {found.host} has"
+            f" {', '.join(dict.fromkeys(found.gpus))}"
         )
 
 
-def _read_result(folder: Path) -> Mapping[str, Any]:
+def _read_report(folder: Path) -> _NodeReport | None:
+    """What the job left; None where that is nothing, or nothing that can be read."""
     try:
-        return read_left_object(folder, RESULT)
+        return msgspec.convert(read_left_object(folder, RESULT), _NodeReport)
     except (OSError, ValueError):
-        return {}
+        return None

@@ -122,6 +122,7 @@ class DistributedExperimentPipeline:
             {
                 "model_path": str(self.study.model.path),
                 "max_new_tokens": self.study.generation.max_new_tokens,
+                "repeats": self.study.generation.repeats,
                 "load": self.study.load and self.study.load.model_dump(mode="json"),
             },
         )

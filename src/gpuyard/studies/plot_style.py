@@ -7,6 +7,7 @@ and Ito's, which people who see colours differently can tell apart.
 # matplotlib has few types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from gpuyard.studies.run_table import RunTable
 
 MOST = 60
 """How many strategies a plot shows."""
+LONGEST_NAME = 28
+"""Columns of text; two such names fit beside each other below a plot."""
 PALETTE = (
     "#0072B2",
     "#E69F00",
@@ -70,6 +73,52 @@ def plotted(summary: RunTable) -> list[dict[str, Any]]:
     return [row for row in rows if row["strategy_id"] in shown]
 
 
+def plot_names(summary: RunTable) -> dict[str, str]:
+    """Return what plots call each strategy: short names, of which no two are the same.
+
+    The table has the whole names.
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for number, row in enumerate(summary.strategies, 1):
+        name = short_name(row["label"])
+        if name in taken:
+            end = f" ({number})"
+            name = short_name(row["label"], LONGEST_NAME - len(end)) + end
+        taken.add(name)
+        found[row["strategy_id"]] = name
+    return found
+
+
+def short_name(name: str, most: int = LONGEST_NAME) -> str:
+    """Cut the middle out of a name that has more than `most` columns.
+
+    Matplotlib leaves what begins with an underscore out of legends, so a blank comes
+    before it.
+    """
+    if name.startswith("_"):
+        name = f" {name}"
+    if _columns(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{_first(name, half)}…{_first(name[::-1], half)[::-1]}"
+
+
+def _columns(text: str) -> int:
+    """How wide a text is; letters of Chinese, say, have two columns."""
+    return sum(1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
+
+
+def _first(text: str, most: int) -> str:
+    """The beginning of a text, of at most so many columns."""
+    width = 0
+    for place, letter in enumerate(text):
+        width += _columns(letter)
+        if width > most:
+            return text[:place]
+    return text
+
+
 def legend(axes: Any, entries: int) -> None:
     """Put a legend below the axes."""
     axes.figure.legend(
@@ -87,16 +136,24 @@ def is_missing(value: Any) -> bool:
     return value is None or not np.isfinite(value)
 
 
-def place_labels(axes: Any, labels: Sequence[tuple[float, float, str]]) -> int:
+def place_labels(
+    axes: Any,
+    labels: Sequence[tuple[float, float, str]],
+    marks: Sequence[tuple[float, float]] = (),
+) -> int:
     """Label points without overlaps; return how many labels there was room for.
 
-    A label that would cover another label or a point is left out: the legend has it.
+    A label that would cover another label, a point or one of `marks` is left out: the
+    legend has it.
     """
+    if not labels:
+        return 0
     axes.figure.draw_without_rendering()
     points = axes.transData.transform([(x, y) for x, y, _ in labels])
+    every = [*points, *axes.transData.transform(marks)] if len(marks) else [*points]
     taken: list[Any] = []
     for (x, y, text), own in zip(labels, points, strict=True):
-        others = [point for point in points if not np.array_equal(point, own)]
+        others = [point for point in every if not np.array_equal(point, own)]
         for right, up, horizontal, vertical in _PLACES:
             note = axes.annotate(
                 text,

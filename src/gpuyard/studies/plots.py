@@ -9,7 +9,9 @@
 # pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportOptionalOperand=false
 import html
 import io
+import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from gpuyard.studies.load_plot import draw_load
-from gpuyard.studies.plot_style import is_missing, legend, plotted, styles, words
+from gpuyard.studies.plot_style import (
+    is_missing,
+    legend,
+    place_labels,
+    plot_names,
+    plotted,
+    styles,
+    words,
+)
 from gpuyard.studies.run_table import RunTable
 from gpuyard.studies.tradeoff_plots import draw_knee, draw_pareto
 
@@ -27,13 +37,16 @@ _FAINT = "#123457"
 and a variable in their place.
 """
 _INCH_PER_BAR = 0.32
-_MOST_POINTS = 2000
+_MOST_POINTS = 6000
+"""Of all strategies of a plot together: each takes about 100 bytes of the page."""
 _PARTS = (("computing", 1.0, ""), ("communicating", 0.45, "////"), ("else", 0.12, ""))
 """What the time of generation is split into, how strong each is drawn and with which
 hatching.
 """
 _STYLE = {
     "svg.fonttype": "none",
+    # Names may have dollar signs.
+    "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
@@ -85,35 +98,45 @@ class _Sketch:
 def build_plots(summary: RunTable) -> list[Plot]:
     """Draw every plot. A plot without data says so."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     plots: list[Plot] = []
     for name, sketch in _SKETCHES.items():
         if name == "load" and not summary.loads:
             continue
-        with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-            count = len(plotted(summary))
-            height = (
-                max(2.2, 1.4 + _INCH_PER_BAR * count)
-                if sketch.by_row
-                else 3.6 + 0.1 * count
-            )
-            layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1)
-            figure = Figure(figsize=(5.4, height), layout=layout)
-            axes = figure.subplots()
-            alt = sketch.draw(summary, axes)
-            if not alt:
-                alt = "There are no data for this plot."
-                axes.clear()
-                axes.set_axis_off()
-                axes.text(
-                    0.5, 0.5, alt, ha="center", va="center", transform=axes.transAxes
-                )
-            plots.append(
-                Plot(name, sketch.title, alt, _svg(figure, name, sketch.title, alt))
-            )
+        with (
+            mpl.rc_context({**_STYLE, "svg.hashsalt": name}),
+            warnings.catch_warnings(),
+        ):
+            # The reader's own fonts show the letters that Matplotlib's have not.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            plots.append(_draw(summary, name, sketch))
     return plots
+
+
+def _draw(summary: RunTable, name: str, sketch: _Sketch) -> Plot:
+    figure, alt = _figure_of(summary, sketch)
+    return Plot(name, sketch.title, alt, _svg(figure, name, sketch.title, alt))
+
+
+def _figure_of(summary: RunTable, sketch: _Sketch) -> tuple[Any, str]:
+    """Draw a plot, and return it with what it shows in words."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    count = len(plotted(summary))
+    height = 3.6 + 0.1 * count
+    if sketch.by_row:
+        height = max(2.2, 1.4 + _INCH_PER_BAR * count)
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.1)
+    figure = Figure(figsize=(5.4, height), layout=layout)
+    axes = figure.subplots()
+    alt = sketch.draw(summary, axes)
+    if not alt:
+        alt = "There are no data for this plot."
+        axes.clear()
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, alt, ha="center", va="center", transform=axes.transAxes)
+    return figure, alt
 
 
 def _svg(figure: Any, name: str, title: str, alt: str) -> str:
@@ -148,6 +171,7 @@ def _svg(figure: Any, name: str, title: str, alt: str) -> str:
 
 def _latency_correctness(summary: RunTable, axes: Any) -> str:
     name = summary.primary
+    names = plot_names(summary)
     told = []
     look = styles([row["strategy_id"] for row in plotted(summary)])
     for row in plotted(summary):
@@ -168,7 +192,7 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
             marker,
             color=colour,
             markersize=9,
-            label=row["label"],
+            label=names[row["strategy_id"]],
             linestyle="none",
         )
         told.append(f"{row['label']}: {x:,.0f} ms, {y:.2f}")
@@ -188,6 +212,7 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
 
 def _throughput_length(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
+    names = plot_names(summary)
     look = styles([row["strategy_id"] for row in plotted(summary)])
     for strategy_id, rows in _answers(summary):
         length = (
@@ -199,7 +224,7 @@ def _throughput_length(summary: RunTable, axes: Any) -> str:
         if length is None:
             continue
         points = np.column_stack([length.to_numpy(float), pace.to_numpy(float)])
-        points = _thin(points[np.isfinite(points).all(axis=1)])
+        points = _thin(points[np.isfinite(points).all(axis=1)], len(look))
         if not len(points):
             continue
         colour, marker = look[strategy_id]
@@ -209,7 +234,7 @@ def _throughput_length(summary: RunTable, axes: Any) -> str:
             color=colour,
             alpha=0.55,
             markersize=5,
-            label=summary.label(strategy_id),
+            label=names[strategy_id],
             linestyle="none",
         )
         told.append(
@@ -251,15 +276,15 @@ def _latency_distribution(summary: RunTable, axes: Any) -> str:
             whiskerprops={"color": colour},
             capprops={"color": colour},
         )
-        some = _thin(values)
+        some = _thin(values, len(names))
         spread = place + (np.arange(len(some)) * 0.618 % 1 - 0.5) * 0.4
         axes.plot(some, spread, "o", color=colour, markersize=2.5, alpha=0.7)
         told.append(
             f"{summary.label(name)}: half within {np.median(values):,.0f} ms,"
             f" 90 % within {np.percentile(values, 90):,.0f} ms"
         )
-    _rows(axes, [summary.label(name) for name in names])
-    axes.set_xlabel("latency, ms (box: quartiles; whiskers: 5 % and 95 %)")
+    _rows(axes, summary, names)
+    axes.set_xlabel("latency, ms\n(box: quartiles; whiskers: 5 % and 95 %)")
     axes.set_xlim(left=0)
     return words("Latency of the answers of each strategy", told)
 
@@ -283,9 +308,10 @@ def _memory(summary: RunTable, axes: Any) -> str:
             alpha=0.25,
             solid_capstyle="butt",
         )
+        some = _thin(np.sort(values), len(names))
         axes.plot(
-            values,
-            np.full(len(values), place),
+            some,
+            np.full(len(some), place),
             marker,
             color=colour,
             alpha=0.8,
@@ -295,7 +321,7 @@ def _memory(summary: RunTable, axes: Any) -> str:
             f"{summary.label(name)}: {values.min():.2f} to {values.max():.2f} GiB,"
             f" {len(values)} ranks measured"
         )
-    _rows(axes, [summary.label(name) for name in names])
+    _rows(axes, summary, names)
     axes.set_xlabel("most memory in use, GiB; one mark per rank")
     axes.set_xlim(left=0)
     return words("Peak memory of each rank", told)
@@ -333,7 +359,7 @@ def _time_split(summary: RunTable, axes: Any) -> str:
             f"{summary.label(name)}: {parts[0]:.1f} s computing,"
             f" {parts[1]:.1f} s communicating, {parts[2]:.1f} s else"
         )
-    _rows(axes, [summary.label(name) for name in names])
+    _rows(axes, summary, names)
     axes.set_xlabel("seconds of generation, mean of ranks")
     if told:
         blank = {"facecolor": _INK, "edgecolor": _INK}
@@ -349,6 +375,7 @@ def _time_split(summary: RunTable, axes: Any) -> str:
 
 def _scaling(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
+    names = plot_names(summary)
     notes: dict[tuple[int, float], str] = {}
     rows = [row for row in plotted(summary) if not is_missing(row.get("speed_up"))]
     look = styles([row["strategy_id"] for row in plotted(summary)])
@@ -360,7 +387,7 @@ def _scaling(summary: RunTable, axes: Any) -> str:
             marker,
             color=colour,
             markersize=9,
-            label=row["label"],
+            label=names[row["strategy_id"]],
             linestyle="none",
         )
         notes[row["gpus"], round(row["speed_up"], 1)] = f"{row['efficiency']:.0%}"
@@ -378,20 +405,20 @@ def _scaling(summary: RunTable, axes: Any) -> str:
             label="ideal",
             zorder=0,
         )
-        for at, note in notes.items():
-            axes.annotate(
-                note, at, (0, 9), textcoords="offset points", fontsize=9, ha="center"
-            )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
         axes.set(
-            xlabel="GPUs", ylabel="speed-up, with parallel efficiency", xticks=sizes
+            xlabel="GPUs",
+            ylabel="speed-up, with parallel efficiency",
+            xticks=_ticks(sizes),
         )
         axes.minorticks_off()
         axes.margins(0.08, 0.15)
         legend(axes, len(rows) + 1)
+        marks = [(row["gpus"], row["speed_up"]) for row in rows]
+        place_labels(axes, [(*at, note) for at, note in notes.items()], marks)
     return words("Speed-up over the smallest layout, with parallel efficiency", told)
 
 
@@ -417,16 +444,28 @@ def _answers(summary: RunTable) -> list[tuple[str, Any]]:
     return [(str(name), rows) for name, rows in ok.groupby("strategy_id", sort=False)]
 
 
-def _rows(axes: Any, names: Sequence[str]) -> None:
+def _rows(axes: Any, summary: RunTable, names: Sequence[str]) -> None:
+    """Write the names of strategies at their rows."""
     if not names:
         return
-    axes.set_yticks(range(len(names)), names)
+    called = plot_names(summary)
+    axes.set_yticks(range(len(names)), [called[name] for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
 
 
-def _thin(points: np.ndarray) -> np.ndarray:
-    """Pick at most _MOST_POINTS points evenly, so that the page stays small."""
-    step = -(-len(points) // _MOST_POINTS)
+def _thin(points: np.ndarray, strategies: int) -> np.ndarray:
+    """Pick a strategy's share of _MOST_POINTS points evenly, for a small page."""
+    step = -(-len(points) * max(1, strategies) // _MOST_POINTS)
     return points[::step] if step > 1 else points
+
+
+def _ticks(sizes: Sequence[int]) -> list[int]:
+    """Pick sizes so far apart on a logarithmic axis that their labels are, too."""
+    apart = math.log2(sizes[-1] / sizes[0]) / 8
+    picked = [sizes[0]]
+    for size in sizes[1:]:
+        if math.log2(size / picked[-1]) >= apart:
+            picked.append(size)
+    return picked

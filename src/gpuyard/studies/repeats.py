@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuyard.studies.agreement import Key, StrategyAnswer, compare
-from gpuyard.studies.left_files import left_rows, read_left_object
+from gpuyard.studies.left_files import (
+    LeftLines,
+    longest_line,
+    most_lines,
+    read_left_object,
+)
 
 # Student's t for an interval of 95 %, by degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -35,6 +40,25 @@ class RepeatFigures:
     same: float
     agreeing: float
     tokens_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatsAsked:
+    """How many results each time has, and how often all prompts are answered."""
+
+    results: int = 1000
+    times: int = 10
+
+
+_UNKNOWN = RepeatsAsked()
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatFindings:
+    """The figures, None if there are none, and in `faults` what was not read."""
+
+    figures: RepeatFigures | None = None
+    faults: tuple[str, ...] = ()
 
 
 class _Pass:
@@ -82,21 +106,37 @@ class _Pass:
 
 
 def read_repeats(
-    folder: Path, precision: str, most_tokens: int | None = None
-) -> RepeatFigures | None:
-    """Read what a strategy left in its folder; None if it answered only once.
+    folder: Path,
+    precision: str,
+    most_tokens: int | None = None,
+    asked: RepeatsAsked = _UNKNOWN,
+) -> RepeatFindings:
+    """Read what a strategy left in its folder; no figures if it answered only once.
 
     `most_tokens` is what an answer may have at most; None if it is not known.
     """
     passes: dict[int, _Pass] = {}
-    for row in left_rows(folder, "repeats", {*_NEEDED, "repeat"}):
+    longest = longest_line(most_tokens)
+    again = LeftLines(
+        folder, "repeats", most_lines(asked.results * asked.times), longest
+    )
+    for row in again.rows({*_NEEDED, "repeat"}):
         if isinstance(row["repeat"], int):
             passes.setdefault(row["repeat"], _Pass(most_tokens)).add(row)
     if not passes:
-        return None
+        return RepeatFindings(None, tuple(again.faults))
     first = _Pass(most_tokens)
-    for row in left_rows(folder, "outputs", _NEEDED):
+    # Their faults are those of the shards.
+    once = LeftLines(folder, "outputs", most_lines(asked.results), longest)
+    for row in once.rows(_NEEDED):
         first.add(row)
+    figures = _figures(folder, precision, first, passes)
+    return RepeatFindings(figures, tuple(again.faults))
+
+
+def _figures(
+    folder: Path, precision: str, first: _Pass, passes: Mapping[int, _Pass]
+) -> RepeatFigures | None:
     comparisons = [
         compare(first.answers, again.answers, precision) for again in passes.values()
     ]
@@ -107,7 +147,7 @@ def read_repeats(
         len(passes) + 1,
         sum(one.same for one in comparisons) / compared,
         sum(one.agreeing for one in comparisons) / compared,
-        _paces(folder, passes | {0: first}),
+        _paces(folder, {**passes, 0: first}),
     )
 
 

@@ -28,6 +28,7 @@ from gpuyard.studies.truth import load_truth
 
 _MOST_DIVERGENCES = 300
 _MOST_TEXT = 64 << 10
+_MOST_TEXT_IN_ALL = 4 << 20
 _AROUND = 60
 _TEXT_COLUMNS = ("strategy", "variant", "status", "answers are")
 _HARDWARE = (
@@ -194,12 +195,14 @@ class StudyReport:
         if _sha256(study) == self._summary.document.get("study_sha256"):
             found = study.resolve()
             yield "study", [(FILE, _read(found.parent, found.name))]
+        left = _MOST_TEXT_IN_ALL
         for one in self._summary.collected:
             folder = self._run / one["strategy_id"]
             texts = [
-                (name, _read(folder, name))
+                (name, _read(folder, name) if left > 0 else f"see {folder / name}")
                 for name in ("exp_config.json", "job.slurm", "job.sh")
             ]
+            left -= sum(len(text) for _, text in texts)
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 
     def _hardware(self) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ class RunTable:
         Without a price there are GPU-hours and no cost.
         """
         self.document = document
+        self._names = self._find_names()
         self._labels = self._find_labels()
         self.results = results
         # Tables of earlier versions have no figures of GPUs.
@@ -132,11 +133,26 @@ class RunTable:
         """
         return self._labels.get(strategy_id, strategy_id)
 
-    def _find_labels(self) -> dict[str, str]:
-        labels: dict[str, str] = {}
+    def given_name(self, strategy_id: str) -> str:
+        """The name that its study gives a strategy; empty if it gives none.
+
+        All jobs of a sweep have the same.
+        """
+        return self._names.get(strategy_id, "")
+
+    def _find_names(self) -> dict[str, str]:
+        names: dict[str, str] = {}
         for entry in self.document.get("entries") or ():
             name = str(entry.get("strategy") or "")
             if name and name != entry.get("kind"):
+                names[str(entry["strategy_id"])] = name
+        return names
+
+    def _find_labels(self) -> dict[str, str]:
+        labels: dict[str, str] = {}
+        for entry in self.document.get("entries") or ():
+            name = self.given_name(str(entry["strategy_id"]))
+            if name:
                 overrides: Mapping[str, int] = entry.get("overrides") or {}
                 values = [f"{key} {value}" for key, value in overrides.items()]
                 labels[str(entry["strategy_id"])] = ", ".join([name, *values])

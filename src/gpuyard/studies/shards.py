@@ -3,7 +3,8 @@
 The files are `outputs/shard_<rank>.jsonl` and `metrics/metrics_rank_<rank>.json`. A
 shard is read in blocks of some megabytes: by pyarrow if the block is intact, else line
 by line, so that a damaged line costs only itself. A shard is read no further than to a
-line that is far too long. `faults` describes in words what was wrong.
+line that is far too long, and to as many lines as its reader takes. `faults` describes
+in words what was wrong.
 """
 
 # pyarrow has no types.
@@ -23,6 +24,7 @@ from gpuyard.studies.left_files import LONGEST_LINE, open_left, read_left_object
 
 BLOCK = 8 << 20
 """Bytes read at a time."""
+_MOST_NAMED = 20
 SCHEMA = pa.schema(
     [
         ("prompt_id", pa.string()),
@@ -75,64 +77,101 @@ _decode_row = msgspec.json.Decoder(_Row).decode
 class ResultShard:
     """One rank's output below a strategy's folder.
 
-    `tables` may be read once; after that, `rows` and `faults` are complete. Missing
-    files are reported by `is_there` and `has_footer`, not as faults.
+    `tables` may be read once; after that, `rows`, `lines`, `is_cut` (there are more
+    lines than were read) and `faults` are complete. Missing files are reported by
+    `is_there` and `has_footer`, not as faults.
     """
 
-    def __init__(self, folder: Path, rank: int, output: str, metrics: str) -> None:
-        """`output` and `metrics` are the names of its two files."""
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        output: str,
+        metrics: str,
+        longest: int = LONGEST_LINE,
+    ) -> None:
+        """`output` and `metrics` are the names of its two files.
+
+        A line with more than `longest` bytes is left out.
+        """
         self.rank = rank
         self._folder = folder
+        self._longest = longest
         self.path = folder / "outputs" / output
         self.rows = 0
+        self.lines = 0
+        self.is_cut = False
         self.faults: list[str] = []
+        self._damaged = 0
         self.is_there = self.path.is_file()
         self.footer_path = folder / "metrics" / metrics
         self.has_footer = self.footer_path.is_file()
         self.footer = self._read_footer() if self.has_footer else None
 
-    def tables(self) -> Iterator[pa.Table]:
-        """The rows as tables of SCHEMA, in the order of the file."""
+    def tables(self, most: int) -> Iterator[pa.Table]:
+        """Yield the rows of the first `most` lines as tables of SCHEMA, in order."""
         try:
-            yield from self._tables()
+            yield from self._tables(most)
         except OSError as error:
             why = error.strerror or error
             self.faults.append(f"{self.path.name} cannot be read: {why}")
+        more = self._damaged - _MOST_NAMED
+        if more > 0:
+            self.faults.append(
+                f"{more:,} more lines of {self.path.name} are no results"
+            )
         self._check_footer()
 
-    def _tables(self) -> Iterator[pa.Table]:
-        line = 1
+    def _tables(self, most: int) -> Iterator[pa.Table]:
+        if most <= 0:
+            self.is_cut = self.is_there
+            return
         for block in self._blocks() if self.is_there else ():
-            table = _parse(block)
+            if self.lines >= most:
+                self.is_cut = True
+                return
+            table = _parse(block, self._longest)
             if table is None:
-                table = self._line_by_line(block, line)
-                line += block.count(b"\n")
+                table = self._line_by_line(block)
             else:
-                line += table.num_rows
+                self.lines += table.num_rows
+            if self.lines > most:
+                self.is_cut = True
+                table = table.slice(0, max(0, most - self.rows))
             self.rows += table.num_rows
             yield table
 
-    def _line_by_line(self, block: bytes, number: int) -> pa.Table:
+    def _line_by_line(self, block: bytes) -> pa.Table:
         rows: list[dict[str, Any]] = []
         *whole, rest = block.split(b"\n")
-        last = number + len(whole)
-        for at, line in enumerate([*whole, rest], number):
+        first = self.lines + 1
+        self.lines += len(whole)
+        for at, line in enumerate([*whole, rest], first):
             if not line.strip():
                 continue
             try:
-                rows.append(msgspec.structs.asdict(_decode_row(line)))
+                rows.append(self._row_of(line))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                if at == last:
-                    self.faults.append(
-                        f"the last line of {self.path.name} (line {at}) is cut off and"
-                        " left out"
-                    )
-                else:
-                    self.faults.append(
-                        f"line {at} of {self.path.name} is no result and left out:"
-                        f" {error}"
-                    )
+                self._note_damage(at, error, is_last=at == first + len(whole))
         return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+    def _row_of(self, line: bytes) -> dict[str, Any]:
+        if len(line) > self._longest:
+            raise msgspec.DecodeError(f"it has more than {self._longest:,} bytes")
+        return msgspec.structs.asdict(_decode_row(line))
+
+    def _note_damage(self, at: int, error: Exception, *, is_last: bool) -> None:
+        """Say that a line is left out; many are only counted."""
+        self._damaged += 1
+        if self._damaged > _MOST_NAMED:
+            return
+        if is_last:
+            fault = (
+                f"the last line of {self.path.name} (line {at}) is cut off and left out"
+            )
+        else:
+            fault = f"line {at} of {self.path.name} is no result and left out: {error}"
+        self.faults.append(fault)
 
     def _read_footer(self) -> Mapping[str, Any] | None:
         name = self.footer_path.relative_to(self._folder)
@@ -185,13 +224,13 @@ class ResultShard:
             self.faults.append(f"rank {self.rank} says: {self.footer['error']}")
 
 
-def _parse(block: bytes) -> pa.Table | None:
-    """The table of a sound block; None where a line may be damaged.
+def _parse(block: bytes, longest: int) -> pa.Table | None:
+    """The table of a sound block; None where a line may be damaged or too long.
 
     pyarrow crashes on a line `null` and takes some that are no objects, so it is given
     only lines in braces.
     """
-    lines = _braced_lines(block)
+    lines = _braced_lines(block, longest)
     if not lines or not _is_text(block):
         return None
     try:
@@ -210,11 +249,13 @@ def _parse(block: bytes) -> pa.Table | None:
     return table if sound else None
 
 
-def _braced_lines(block: bytes) -> int:
-    """How many lines there are, if each is whole and in braces; else 0."""
+def _braced_lines(block: bytes, longest: int) -> int:
+    """How many lines there are, if each is whole, in braces and no longer; else 0."""
     letters = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(letters == ord("\n"))
     if not block.startswith(b"{") or not len(ends) or ends[-1] != len(letters) - 1:
+        return 0
+    if np.diff(ends, prepend=-1).max() > longest:
         return 0
     braced = np.all(letters[ends - 1] == ord("}")) and np.all(
         letters[ends[:-1] + 1] == ord("{")

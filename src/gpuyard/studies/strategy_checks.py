@@ -23,6 +23,7 @@ from gpuyard.studies.model_folder import (
     read_shape,
     weight_faults,
 )
+from gpuyard.studies.runtime.decoder_shape import read_config, rounding_of
 from gpuyard.studies.runtime.decoder_shape import read_shape as read_as_torch_does
 from gpuyard.studies.runtime.errors import RunError
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
@@ -30,6 +31,8 @@ from gpuyard.studies.study import VARIANTS
 
 if TYPE_CHECKING:
     from gpuyard.studies.study import Study, Variant
+
+_OTHER_ENGINE = f"choose another model, or an engine of {', '.join(SERVING)}"
 
 
 def study_faults(study: "Study") -> list[Fault]:
@@ -96,22 +99,22 @@ def layout_faults(
 
 
 def feature_faults(study: "Study") -> list[Fault]:
-    """Find the features of a model that the engine `torch` does not support."""
-    engines = [section.engine for section in study.strategies]
-    if "torch" not in [one or study.generation.engine for one in engines]:
-        return []
+    """Find the features of a model that `torch` or `deepspeed` does not support."""
+    engines = {one.engine or study.generation.engine for one in study.strategies}
+    config = study.model.path / "config.json"
     try:
-        read_as_torch_does(study.model.path)
-    except RunError as error:
-        return [
-            Fault(
-                "model.path",
-                str(error),
-                "choose another model, or set generation.engine to vllm",
+        if "torch" in engines:
+            read_as_torch_does(study.model.path)
+        elif "deepspeed" in engines and (how := rounding_of(read_config(config))):
+            fault = (
+                f"{study.model.path} has rounded weights ({how}), which the engine"
+                " deepspeed cannot split"
             )
-        ]
+            return [Fault("model.path", fault, _OTHER_ENGINE)]
+    except RunError as error:
+        return [Fault("model.path", str(error), _OTHER_ENGINE)]
     except (TypeError, ValueError, AttributeError) as error:
-        fault = f"{study.model.path / 'config.json'} states something odd: {error}"
+        fault = f"{config} states something odd: {error}"
         return [Fault("model.path", fault, "fetch the model's config.json again")]
     return []
 

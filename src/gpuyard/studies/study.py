@@ -128,6 +128,8 @@ def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
 
 Line = Annotated[str, AfterValidator(_line)]
 Words = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+# Part of folders' names, and of plots.
+Called = Annotated[str, Field(max_length=100), AfterValidator(_line)]
 Lines = tuple[Line, ...]
 Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
 Values = Annotated[
@@ -151,7 +153,9 @@ class ModelSection(StudySection):
 
     name: Words
     path: Path
-    short_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")] = ""
+    short_name: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$", max_length=60)
+    ] = ""
 
     @model_validator(mode="after")
     def _shorten(self) -> Self:
@@ -297,7 +301,7 @@ class StrategySection(StudySection):
         "hybrid",
         "custom",
     ]
-    name: Line = ""
+    name: Called = ""
     nodes: PositiveInt | None = None
     gpus_per_node: PositiveInt | None = None
     tp: PositiveInt | None = None
@@ -313,7 +317,9 @@ class StrategySection(StudySection):
         Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Option
     ] = Field(default_factory=dict[str, Option])
     # How the engine rounds the weights when it loads them, such as fp8.
-    quantization: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+    quantization: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=40)] = (
+        ""
+    )
     # A folder with rounded weights of the same model.
     quantized_model: Path | None = None
 
@@ -457,7 +463,7 @@ def short_name(name: str) -> str:
     size = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])", last)
     if family and size:
         return family[0] + size[1]
-    return re.sub(r"[^a-z0-9.-]+", "-", last).strip("-.") or "model"
+    return re.sub(r"[^a-z0-9.-]+", "-", last).strip("-.")[:60] or "model"
 
 
 def plain_name(model: str) -> str:

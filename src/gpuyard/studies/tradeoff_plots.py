@@ -9,16 +9,30 @@ from typing import Any
 import numpy as np
 
 from gpuyard.studies.plot_style import (
+    LONGEST_NAME,
     is_missing,
     legend,
     place_labels,
+    plot_names,
     plotted,
+    short_name,
     styles,
     words,
 )
 from gpuyard.studies.run_table import RunTable
 
 _LAYOUT = ("num_nodes", "gpus_per_node", "tp_size", "pp_size", "dp_size")
+_NOT_RIGHT = " (not right)"
+_DRAWN = (
+    "tokens_per_s",
+    "latency_ms_p50",
+    "batch_size",
+    "tp_size",
+    "pp_size",
+    "dp_size",
+)
+_CURVE = (*_LAYOUT, "engine", "precision", "quantization")
+"""What jobs must have in common, to differ in the size of their batches alone."""
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -58,6 +72,7 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
 
 def draw_pareto(summary: RunTable, axes: Any) -> str:
     """Draw cost against latency; the front joins the right strategies on it."""
+    names = plot_names(summary)
     look = styles([row["strategy_id"] for row in plotted(summary)])
     wrong = {name for name, _ in summary.ranking.wrong}
     rows = [
@@ -69,6 +84,9 @@ def draw_pareto(summary: RunTable, axes: Any) -> str:
     for row in rows:
         colour, marker = look[row["strategy_id"]]
         is_wrong = row["strategy_id"] in wrong
+        name = names[row["strategy_id"]]
+        if is_wrong:
+            name = short_name(name, LONGEST_NAME - len(_NOT_RIGHT)) + _NOT_RIGHT
         axes.plot(
             row["latency_ms_p50"],
             row["gpu_hours_per_million"],
@@ -76,7 +94,7 @@ def draw_pareto(summary: RunTable, axes: Any) -> str:
             color=colour,
             markerfacecolor="none" if is_wrong else colour,
             markersize=8,
-            label=row["label"] + (" (answers not right)" if is_wrong else ""),
+            label=name,
             linestyle="none",
         )
     right = [row for row in rows if row["strategy_id"] not in wrong]
@@ -89,15 +107,19 @@ def draw_pareto(summary: RunTable, axes: Any) -> str:
     axes.set(xlabel="median latency, ms", ylabel="GPU-hours per million tokens")
     axes.margins(0.15, 0.15)
     legend(axes, len(rows))
-    place_labels(axes, [(*points[at], right[at]["label"]) for at in front])
-    names = ", ".join(right[at]["label"] for at in front) or "none"
+    place_labels(
+        axes,
+        [(*points[at], names[right[at]["strategy_id"]]) for at in front],
+        [(row["latency_ms_p50"], row["gpu_hours_per_million"]) for row in rows],
+    )
+    best = ", ".join(right[at]["label"] for at in front) or "none"
     told = [
         f"{row['label']}: {row['latency_ms_p50']:,.0f} ms,"
         f" {row['gpu_hours_per_million']:,.2f} GPU-hours"
         for row in rows
     ]
     return words(
-        f"Cost and median latency; on the front, where none is better in both: {names}",
+        f"Cost and median latency; on the front, where none is better in both: {best}",
         told,
     )
 
@@ -107,11 +129,11 @@ def draw_knee(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     curves = list(_layouts(summary).values())
     look = styles([rows[0]["strategy_id"] for rows in curves])
+    called = _curve_names(summary, curves)
     notes: list[tuple[float, float, str]] = []
-    for rows in curves:
+    for rows, name in zip(curves, called, strict=True):
         colour, marker = look[rows[0]["strategy_id"]]
         points = [(row["tokens_per_s"], row["latency_ms_p50"]) for row in rows]
-        name = _layout_name(rows[0])
         axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=name)
         notes += [
             (*point, str(row["batch_size"]))
@@ -139,9 +161,9 @@ def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     wrong = {name for name, _ in summary.ranking.wrong}
     for row in plotted(summary):
-        figures = (row["tokens_per_s"], row["latency_ms_p50"])
+        figures = [row.get(name) for name in _DRAWN]
         if not any(map(is_missing, figures)) and row["strategy_id"] not in wrong:
-            found.setdefault(tuple(row.get(name) for name in _LAYOUT), []).append(row)
+            found.setdefault(tuple(row.get(name) for name in _CURVE), []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: row["batch_size"])
     return {
@@ -151,5 +173,20 @@ def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]
     }
 
 
-def _layout_name(row: Mapping[str, Any]) -> str:
-    return f"tp {row['tp_size']:g}, pp {row['pp_size']:g}, dp {row['dp_size']:g}"
+def _curve_names(
+    summary: RunTable, curves: Sequence[Sequence[Mapping[str, Any]]]
+) -> list[str]:
+    """Name each curve: as its study does, or else by its layout and engine."""
+    engines = {rows[0].get("engine") for rows in curves}
+    found: list[str] = []
+    for rows in curves:
+        given = {summary.given_name(row["strategy_id"]) for row in rows}
+        first = rows[0]
+        name = given.pop() if len(given) == 1 else ""
+        if not name:
+            sizes = [f"{kind} {first[f'{kind}_size']:g}" for kind in ("tp", "pp", "dp")]
+            engine = [str(first.get("engine"))] if len(engines) > 1 else []
+            rounded = [first["quantization"]] if first.get("quantization") else []
+            name = ", ".join([*sizes, *engine, *rounded])
+        found.append(short_name(name))
+    return found

@@ -102,8 +102,8 @@ def cut(path: Path) -> None:
 SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
     "family": (lambda model: edited(model, model_type="gpt2"), "family 'gpt2'"),
     "rope": (
-        lambda model: edited(model, rope_parameters={"rope_type": "yarn"}),
-        "rope 'yarn'",
+        lambda model: edited(model, rope_parameters={"rope_type": "dynamic"}),
+        "rope 'dynamic'",
     ),
     "kv-heads": (
         lambda model: edited(model, num_key_value_heads=3),
@@ -417,12 +417,27 @@ def test_deepspeed_on_two_processes_answers_as_transformers_does(
         )
         for engine in ("torch", "deepspeed")
     )
+    half = write_config(
+        tmp_path / "half",
+        model,
+        layout=(2, 1, 1),
+        engine="deepspeed",
+        precision="bf16",
+        limit=1,
+    )
     run_many(
         fast_trainer_python,
-        [ours, greedy, drawn, plain, other],
+        [ours, greedy, drawn, plain, other, half],
         2,
+        program="deepspeed_ranks.py",
         DS_ACCELERATOR="cpu",
     )
+    # DeepSpeed rounds them with the weights, and rounded frequencies turn each key by
+    # another angle than transformers does.
+    for path in half.parent.glob("metrics/buffers_*.json"):
+        types = json.loads(path.read_text())
+        assert types["model.rotary_emb.inv_freq"] == "torch.float32"
+    assert len(list(half.parent.glob("metrics/buffers_*.json"))) == 2
     assert ids_of(other.parent) == ids_of(plain.parent)
     assert ids_of(greedy.parent) == running.expected(model)
     assert ids_of(drawn.parent) == ids_of(ours.parent)

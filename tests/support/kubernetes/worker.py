@@ -26,7 +26,7 @@ from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.quantity import parse
 from tests.support.kubernetes.status import Report
 from tests.support.kubernetes.store import Store
-from tests.support.kubernetes.volumes import MountError, Volumes, mounts
+from tests.support.kubernetes.volumes import Mount, MountError, Volumes, mounts
 
 _BASE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 _CREATE = (
@@ -36,6 +36,7 @@ _CREATE = (
 _EPOCH = "1970-01-01T00:00:00Z"
 _DEADLINE = "Pod was active on the node longer than the specified deadline"
 _RETRY_S = 0.1
+_MOST_PEERS = 16
 
 
 @dataclass
@@ -295,12 +296,24 @@ class Worker:
             variables,
             container.get("workingDir") or "/",
             environment.hostname(self.pod),
-            mounts(container, self._folders),
+            [*mounts(container, self._folders), *self._hosts()],
             bool(self.pod["spec"].get("shareProcessNamespace")),
             who.get("runAsUser"),
             who.get("runAsGroup"),
             who.get("fsGroup"),
         )
+
+    def _hosts(self) -> list[Mount]:
+        """Where a pod of a gang finds its peers: all pods share this host's network."""
+        subdomain = self.pod["spec"].get("subdomain")
+        if not subdomain:
+            return []
+        own = environment.hostname(self.pod)
+        peers = [f"{own.rpartition('-')[0]}-{index}" for index in range(_MOST_PEERS)]
+        names = [own, *(f"{peer}.{subdomain}" for peer in peers)]
+        path = self.folder / "hosts"
+        path.write_text(f"127.0.0.1 localhost {' '.join(names)}\n")
+        return [(str(path), "/etc/hosts", True)]
 
     def running(self, called: str) -> Container | None:
         """The container of this name, while it runs."""

@@ -91,6 +91,17 @@ def test_an_interpreter_that_does_not_run(tmp_path: Path) -> None:
     assert fault.remedy.startswith("correct slurm.python")
 
 
+def test_an_odd_report_of_a_node_is_none(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\necho \'{"gpus": 3}\' > "$(dirname "$3")/probe.json"\n'
+    )
+    python.chmod(0o755)
+    study = make_study(tmp_path / "study", f'[slurm]\npython = "{python}"\n', ONE)
+    (fault,) = probe_node(study, Instance().client, "local", 60).faults
+    assert fault.fault.endswith("did not run on a node: it left nothing")
+
+
 def test_a_job_that_waits_too_long_is_taken_back(tmp_path: Path) -> None:
     instance = Instance(waits=True)
     found = probe_node(make_study(tmp_path, "", ONE), instance.client, "slurm", 0.01)

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpuyard.studies.collector import ResultCollector
-from gpuyard.studies.repeats import mean_interval, read_repeats
+from gpuyard.studies.repeats import (
+    RepeatFindings,
+    RepeatsAsked,
+    mean_interval,
+    read_repeats,
+)
 from gpuyard.studies.runtime.outputs import RankReport
 from gpuyard.studies.summary import RunSummary
 from tests.support.study_run import (
@@ -61,7 +66,7 @@ def first_pace(run: Path) -> float:
 
 def test_the_noise_of_answers_and_of_speed(tmp_path: Path) -> None:
     run = write_repeated(tmp_path)
-    figures = read_repeats(run / ALONE.strategy_id, "bf16")
+    figures = read_repeats(run / ALONE.strategy_id, "bf16").figures
     assert figures is not None
     assert (figures.repeats, figures.same, figures.agreeing) == (3, 0.9, 0.9)
     pace = first_pace(run)
@@ -120,7 +125,7 @@ def test_answers_of_a_pass_that_cannot_be_tell_no_speed(
     first, *others = path.read_text().split("\n")
     changed = json.dumps(json.loads(first) | values)
     path.write_text("\n".join([changed, *others]))
-    figures = read_repeats(run / ALONE.strategy_id, "bf16", most_tokens=20)
+    figures = read_repeats(run / ALONE.strategy_id, "bf16", most_tokens=20).figures
     assert figures is not None and figures.tokens_per_s == ()
 
 
@@ -132,7 +137,18 @@ def test_a_worker_of_an_engine_has_no_passes() -> None:
 
 
 def test_one_pass_has_no_noise(tmp_path: Path) -> None:
-    assert read_repeats(tmp_path, "bf16") is None
+    assert read_repeats(tmp_path, "bf16") == RepeatFindings()
     assert mean_interval([3.0]) is None
     low, high = mean_interval([1.0, 2.0] * 20) or (0, 0)
     assert 1.3 < low < 1.5 < high < 1.7
+
+
+def test_far_more_answers_than_were_asked_for_are_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "repeats"
+    folder.mkdir()
+    row = {"prompt_id": "p", "variant": "2k", "repeat": 1, "completion": ""}
+    (folder / "shard_0.jsonl").write_text(f"{json.dumps(row)}\n" * 1009)
+    found = read_repeats(tmp_path, "bf16", 5, RepeatsAsked(results=2, times=2))
+    assert found.faults == (
+        "repeats has more than 1,008 lines: the others are not read",
+    )

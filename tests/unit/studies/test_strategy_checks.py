@@ -171,8 +171,10 @@ def test_vllm_pads_words_and_repeats_kv_heads(tmp_path: Path) -> None:
     ("config", "words"),
     [
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope 'yarn'"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "has rounded weights"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn"}}, "has no 'factor'"),
+        ({"rope_scaling": {"type": "yarn", "factor": "4"}}, "states something odd"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "rounded weights (fp8)"),
         ({"rope_scaling": "yarn"}, "states something odd"),
     ],
 )
@@ -182,6 +184,15 @@ def test_what_the_torch_engine_would_refuse_is_refused_before(
     (fault,) = study_faults(make_study(tmp_path, **config))
     assert fault.field == "model.path" and words in fault.fault and fault.remedy
     assert study_faults(make_study(tmp_path, VLLM)) == []
+
+
+def test_deepspeed_does_not_split_rounded_weights(tmp_path: Path) -> None:
+    engine = '[generation]\nengine = "deepspeed"\n'
+    one = '\n[[strategies]]\nkind = "tensor_across_nodes"\nnodes = 2\n'
+    rounded = {"quantization_config": {"quant_method": "fp8"}}
+    (fault,) = study_faults(make_study(tmp_path, engine, one, **rounded))
+    assert "(fp8), which the engine deepspeed cannot split" in fault.fault
+    assert "vllm_server" in fault.remedy
 
 
 def test_the_longer_variant_decides_whatever_its_name(tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ def test_the_documents_spelling_of_apptainer_is_read_too(key: str) -> None:
             "strategies.0.tp",
             "more than 0",
         ),
+        *(
+            (
+                {"strategies": [{"kind": "hybrid", "name": name}]},
+                "strategies.0.name",
+                words,
+            )
+            for name, words in (
+                ("x" * 101, "100"),
+                ("a\x1b[31mred", "control character"),
+                ("a\u202eback", "control character"),
+            )
+        ),
         ({"baseline": {"model": "m"}}, "baseline.base_url", "is missing"),
         (
             {"baseline": {"model": "m", "base_url": "localhost"}},

@@ -14,14 +14,24 @@ const TOP = 28;
 const BOTTOM = 44;
 const MARK = 11;
 const NARROW = 520;
+/** About how wide a letter of a name is, and how high a line. */
+const LETTER = 7;
+const LINE = 15;
+const LONGEST = 28;
 /** Between two lines of the grid, in each power of ten. */
 const STEPS = [1, 2, 2.5, 5, 10];
 
 interface Point {
+  id: string;
   name: string;
   mark: string;
   latency: number;
   pace: number;
+}
+
+interface Placed extends Point {
+  x: number;
+  y: number;
 }
 
 interface Props {
@@ -52,6 +62,8 @@ export function StrategyPlot({ run, strategies }: Props) {
   const x = (latency: number) =>
     LEFT + (latency / latencies.at(-1)!) * (width - LEFT - RIGHT - MARK);
   const y = (pace: number) => HEIGHT - BOTTOM - (pace / paces.at(-1)!) * (HEIGHT - TOP - BOTTOM);
+  const placed = points.map((point) => ({ ...point, x: x(point.latency), y: y(point.pace) }));
+  const named = new Set(width < NARROW ? [] : namesThatFit(placed, width));
   const told = points.map(
     ({ name, latency, pace }) => `${name} ${format.figure(pace)} at ${format.figure(latency)} ms`,
   );
@@ -84,14 +96,14 @@ export function StrategyPlot({ run, strategies }: Props) {
           Median latency, ms
         </text>
         {points.map((point) => (
-          <g key={point.name} class="point">
+          <g key={point.id} class="point">
             <circle cx={x(point.latency)} cy={y(point.pace)} r={MARK} />
             <text x={x(point.latency)} y={y(point.pace) + 4} text-anchor="middle">
               {point.mark}
             </text>
-            {width >= NARROW && (
+            {named.has(point.id) && (
               <text class="name" x={x(point.latency)} y={y(point.pace) + 26} text-anchor="middle">
-                {point.name}
+                {short(point.name)}
               </text>
             )}
             <title>{point.name}</title>
@@ -100,6 +112,42 @@ export function StrategyPlot({ run, strategies }: Props) {
       </svg>
     </div>
   );
+}
+
+/** The points, of many, whose names cover neither another name nor another mark. */
+function namesThatFit(points: readonly Placed[], width: number): string[] {
+  const fit: { left: number; right: number; y: number }[] = [];
+  const ids: string[] = [];
+  for (const point of points) {
+    const half = (short(point.name).length * LETTER) / 2;
+    const box = { left: point.x - half, right: point.x + half, y: point.y + 22 };
+    const isInside = box.left >= 0 && box.right <= width;
+    const isFree =
+      fit.every(
+        (one) => one.right < box.left || one.left > box.right || Math.abs(one.y - box.y) > LINE,
+      ) &&
+      points.every(
+        (one) =>
+          one.id === point.id ||
+          one.x + MARK < box.left ||
+          one.x - MARK > box.right ||
+          Math.abs(one.y - box.y) > MARK + LINE / 2,
+      );
+    if (isInside && isFree) {
+      fit.push(box);
+      ids.push(point.id);
+    }
+  }
+  return ids;
+}
+
+function short(name: string): string {
+  return name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name;
+}
+
+/** As its study calls it, or else its id. */
+export function nameOf(strategy: Strategy): string {
+  return strategy.label || strategy.strategy_id;
 }
 
 /** Round values from 0 to beyond the largest, about `count` steps apart. */
@@ -113,7 +161,7 @@ function gridOf(values: readonly number[], count: number): number[] {
 }
 
 function pointOf(strategy: Strategy): Point[] {
-  const { strategy_id: name, rank, latency_ms_p50: latency, tokens_per_s: pace } = strategy;
+  const { strategy_id: id, rank, latency_ms_p50: latency, tokens_per_s: pace } = strategy;
   if (typeof latency !== "number" || typeof pace !== "number") return [];
-  return [{ name, mark: rank ? String(rank) : "–", latency, pace }];
+  return [{ id, name: nameOf(strategy), mark: rank ? String(rank) : "–", latency, pace }];
 }

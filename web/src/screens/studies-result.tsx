@@ -3,12 +3,14 @@
 import type { Schemas } from "../api/client";
 import * as format from "../format";
 import { Badge, Card, Meter } from "../ui/parts";
-import { StrategyPlot } from "./studies-plot";
+import { nameOf, StrategyPlot } from "./studies-plot";
 
 type Result = Schemas["StudyResult"];
 type Strategy = Schemas["StrategyResult"];
 
 export function StudyResultCard({ result }: { result: Result }) {
+  const winner = result.strategies.find((one) => one.strategy_id === result.best);
+  const best = winner ? nameOf(winner) : result.best;
   const ranked = [...result.strategies].sort((one, other) => placeOf(one) - placeOf(other));
   return (
     <Card
@@ -20,8 +22,8 @@ export function StudyResultCard({ result }: { result: Result }) {
       }
     >
       <p>
-        {result.best ? (
-          <Badge tone="good">{result.best} is best</Badge>
+        {best ? (
+          <Badge tone="good">{best} is best</Badge>
         ) : (
           <Badge tone="warn">none is best</Badge>
         )}{" "}
@@ -67,7 +69,7 @@ function Ranking({ result, strategies }: { result: Result; strategies: Strategy[
           {strategies.map((one) => (
             <tr key={one.strategy_id}>
               <td class="number">{one.rank ?? "–"}</td>
-              <td>{one.strategy_id}</td>
+              <td>{nameOf(one)}</td>
               <td class="number">{one.gpus ?? "–"}</td>
               <td class="number">
                 {typeof one.agreement === "number" ? `${(one.agreement * 100).toFixed(1)}%` : "–"}
@@ -77,7 +79,7 @@ function Ranking({ result, strategies }: { result: Result; strategies: Strategy[
                   <span>{format.figure(one.tokens_per_s)}</span>
                   <Meter
                     share={(one.tokens_per_s ?? 0) / fastest}
-                    label={`Tokens per second of ${one.strategy_id}, beside the fastest`}
+                    label={`Tokens per second of ${nameOf(one)}, beside the fastest`}
                   />
                 </span>
               </td>

@@ -1,6 +1,7 @@
 """What a model looks like, from its own `config.json`."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -8,7 +9,13 @@ from typing import Any, cast
 from .errors import RunError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "mixtral", "deepseek_v3")
-ROPES = ("default", "linear", "llama3")
+ROPES = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+"""The kinds of rotary embedding, and the numbers that each must state."""
 TIED_BY_DEFAULT = ("gemma",)
 """Families whose head is the embedding unless `config.json` says otherwise."""
 HEAD_SIZES = {"gemma": 256, "qwen3": 128}
@@ -66,7 +73,8 @@ class DecoderShape:
     `windows` is the attention window of each layer in tokens, or None for all. `rope`
     holds `rope_type`, `rope_theta` and the numbers of its scaling. `norm_offset` is
     added to the weights of norms, `embedding_scale` multiplies embeddings.
-    `has_head_norms` tells of norms of queries and keys.
+    `attention_scale` multiplies the products of queries and keys; None is one by the
+    root of `head_size`. `has_head_norms` tells of norms of queries and keys.
     """
 
     family: str
@@ -89,6 +97,7 @@ class DecoderShape:
     activation: str = "silu"
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
+    attention_scale: float | None = None
     has_head_norms: bool = False
     experts: ExpertsShape | None = None
     latent: LatentShape | None = None
@@ -128,22 +137,31 @@ def read_shape(folder: Path) -> DecoderShape:
 
     Raises `RunError` on a family or feature that is not known.
     """
-    config = _json(folder / "config.json")
+    config = read_config(folder / "config.json")
     family = config.get("model_type")
     if family not in FAMILIES:
         raise RunError(
             f"{folder} is a model of the family {family!r}; the torch engine knows"
             f" {', '.join(FAMILIES)}"
         )
-    if config.get("quantization_config"):
+    how = rounding_of(config)
+    if how:
         raise RunError(
-            f"{folder} has rounded weights; the torch engine reads those of"
+            f"{folder} has rounded weights ({how}); the torch engine reads those of"
             " fp32, bf16 and fp16"
         )
     try:
         return _shape(folder, family, config)
     except KeyError as error:
         raise RunError(f"{folder / 'config.json'} has no {error}") from error
+
+
+def rounding_of(config: dict[str, Any]) -> str:
+    """How a model's files say that its weights are rounded, such as fp8; else empty."""
+    stated = config.get("quantization_config")
+    if not stated:
+        return ""
+    return str(stated.get("quant_method") or "unknown method")
 
 
 def _shape(folder: Path, family: str, config: dict[str, Any]) -> DecoderShape:
@@ -177,6 +195,7 @@ def _shape(folder: Path, family: str, config: dict[str, Any]) -> DecoderShape:
         activation=_activation(folder, family, config),
         norm_offset=1.0 if family == "gemma" else 0.0,
         embedding_scale=hidden**0.5 if family == "gemma" else 1.0,
+        attention_scale=_yarn_scale(rope, head_size) if latent else None,
         has_head_norms=family == "qwen3",
         experts=_experts(family, config),
         latent=latent,
@@ -233,6 +252,15 @@ def _latent(folder: Path, config: dict[str, Any]) -> LatentShape:
     )
 
 
+def _yarn_scale(rope: dict[str, Any], head_size: int) -> float | None:
+    """Return the attention scale of a model whose context yarn has lengthened."""
+    factor = rope.get("factor") or 1.0
+    share = rope.get("mscale_all_dim")
+    if rope["rope_type"] == "default" or not share or factor <= 1:
+        return None
+    return head_size**-0.5 * (0.1 * share * math.log(factor) + 1.0) ** 2
+
+
 def _windows(
     family: str, config: dict[str, Any], layers: int
 ) -> tuple[int | None, ...]:
@@ -274,6 +302,9 @@ def _rope(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
             f"{folder} has the rope {rope['rope_type']!r}; the torch engine knows"
             f" {', '.join(ROPES)}, whole"
         )
+    for name in ROPES[rope["rope_type"]]:
+        if not isinstance(rope[name], int | float):
+            raise TypeError(f"{name} of the rotary embedding is {rope[name]!r}")
     return rope
 
 
@@ -283,9 +314,9 @@ def read_eos_ids(folder: Path) -> frozenset[int]:
     They are in `generation_config.json`, or else in `config.json`.
     """
     path = folder / "generation_config.json"
-    found: Any = _json(path).get("eos_token_id") if path.exists() else None
+    found: Any = read_config(path).get("eos_token_id") if path.exists() else None
     if found is None:
-        found = _json(folder / "config.json").get("eos_token_id")
+        found = read_config(folder / "config.json").get("eos_token_id")
     if found is None:
         return frozenset()
     if not isinstance(found, list):
@@ -293,7 +324,8 @@ def read_eos_ids(folder: Path) -> frozenset[int]:
     return frozenset(cast("list[int]", found))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """Read one of a model's JSON files; raises `RunError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -70,12 +70,14 @@ class DeepSpeedEngine:
             # Layers of its own kernels are for other models; AutoTP cuts transformers'
             # layers as they are.
             parallel = {"tp_size": experiment.tp_size}
+            exact = _exact_buffers(model)
             model = deepspeed.init_inference(
                 model,
                 tensor_parallel=parallel,
                 dtype=dtype,
                 replace_with_kernel_inject=False,
             ).module
+            _restore(model, exact)
         self._model = model.to(self._device)
         self._eos_ids = (
             frozenset()
@@ -160,6 +162,25 @@ class _Listener:
         ):
             answer.add(token, now, self._eos_ids, how_sure)
         return torch.tensor([answer.done for answer in self.answers], device=ids.device)
+
+
+def _exact_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that a model keeps in float32, such as rotary frequencies."""
+    return {
+        name: buffer
+        for name, buffer in model.named_buffers()
+        if buffer.dtype == torch.float32
+    }
+
+
+def _restore(model: torch.nn.Module, exact: dict[str, torch.Tensor]) -> None:
+    """Give a model its exact buffers back: DeepSpeed rounds them with the weights.
+
+    A frequency that is rounded to 16 bits is off by more with every position.
+    """
+    for name, buffer in exact.items():
+        home, _, last = name.rpartition(".")
+        setattr(model.get_submodule(home), last, buffer)
 
 
 def _join(deepspeed: Any, device: torch.device) -> None:

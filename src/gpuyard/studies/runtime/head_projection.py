@@ -44,14 +44,18 @@ class GroupedHeads:
         """Return the heads of rows `[batch * tokens, hidden]`, turned by position."""
         batch, tokens = sequences.ids.shape
         heads = self.qkv(rows).view(batch, tokens, -1, self.head_size)
+        # Queries and keys are turned together: that is one kernel, and no copy.
         turned, values = heads.split((self.heads + self.kv_heads, self.kv_heads), 2)
-        if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = turned.split((self.heads, self.kv_heads), 2)
-            turned = torch.cat((self.query_norm(queries), self.key_norm(keys)), 2)
-        queries, keys = sequences.rotation.turn(turned, *turns).split(
-            (self.heads, self.kv_heads), 2
-        )
+        turned = sequences.rotation.turn(self._normed(turned), *turns)
+        queries, keys = turned.split((self.heads, self.kv_heads), 2)
         return queries, keys, values
+
+    def _normed(self, heads: Tensor) -> Tensor:
+        """Norm each head of queries and keys, where the model does so."""
+        if self.query_norm is None or self.key_norm is None:
+            return heads
+        queries, keys = heads.split((self.heads, self.kv_heads), 2)
+        return torch.cat((self.query_norm(queries), self.key_norm(keys)), 2)
 
 
 @dataclass(frozen=True)
@@ -74,24 +78,46 @@ class LatentHeads:
 
     def __call__(self, rows: Tensor, sequences: Sequences, turns: Turns) -> Heads:
         """Return the heads of rows `[batch * tokens, hidden]`, turned by position."""
+        rotation = sequences.rotation
+        plain_queries, rotated_queries = self._queries(rows, sequences)
+        plain_keys, shared_keys, values = self._keys_and_values(rows, sequences)
+        rotated_queries = rotation.turn(self._paired(rotated_queries), *turns)
+        shared_keys = rotation.turn(self._paired(shared_keys), *turns)
+        heads = plain_keys.shape[2]
+        rotated_keys = shared_keys.expand(-1, -1, heads, -1)
+        queries = torch.cat((plain_queries, rotated_queries), -1)
+        keys = torch.cat((plain_keys, rotated_keys), -1)
+        return queries, keys, values
+
+    def _queries(self, rows: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Return the plain channels of the queries, and those to be rotated.
+
+        Each is `[batch, tokens, heads, channels]`.
+        """
         batch, tokens = sequences.ids.shape
-        shape = self.shape
+        plain = self.shape.plain
+        rotated = self.shape.rotated
         if self.query_compress is not None and self.query_norm is not None:
-            queries = self.query(self.query_norm(self.query_compress(rows)))
-        else:
-            queries = self.query(rows)
-        queries = queries.view(batch, tokens, -1, shape.plain + shape.rotated)
-        latent, shared = self.compress(rows).split((shape.rank, shape.rotated), -1)
+            rows = self.query_norm(self.query_compress(rows))
+        queries = self.query(rows).view(batch, tokens, -1, plain + rotated)
+        return queries.split((plain, rotated), -1)
+
+    def _keys_and_values(
+        self, rows: Tensor, sequences: Sequences
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the plain channels of the keys, those to be rotated, and the values.
+
+        Each is `[batch, tokens, heads, channels]`; the second has one head for all.
+        """
+        batch, tokens = sequences.ids.shape
+        plain = self.shape.plain
+        rotated = self.shape.rotated
+        latent, shared_keys = self.compress(rows).split((self.shape.rank, rotated), -1)
+        shared_keys = shared_keys.view(batch, tokens, 1, rotated)
         expanded = self.expand(self.norm(latent))
-        expanded = expanded.view(batch, tokens, -1, shape.plain + self.value_size)
-        plain_keys, values = expanded.split((shape.plain, self.value_size), -1)
-        plain_queries, rotated = queries.split((shape.plain, shape.rotated), -1)
-        shared = shared.view(batch, tokens, 1, shape.rotated)
-        rotated = sequences.rotation.turn(self._paired(rotated), *turns)
-        shared = sequences.rotation.turn(self._paired(shared), *turns)
-        shared = shared.expand(-1, -1, plain_keys.shape[2], -1)
-        queries = torch.cat((plain_queries, rotated), -1)
-        return queries, torch.cat((plain_keys, shared), -1), values
+        expanded = expanded.view(batch, tokens, -1, plain + self.value_size)
+        plain_keys, values = expanded.split((plain, self.value_size), -1)
+        return plain_keys, shared_keys, values
 
     def _paired(self, heads: Tensor) -> Tensor:
         """Put the first channels of all pairs before the second ones."""

@@ -121,7 +121,9 @@ class PipelineStage:
         mask = None if sequences.mask is None else sequences.mask[..., seen]
         keys = sequences.keys[number][:, :, seen]
         values = sequences.values[number][:, :, seen]
-        return functional.scaled_dot_product_attention(grouped, keys, values, mask)
+        return functional.scaled_dot_product_attention(
+            grouped, keys, values, mask, scale=self._shape.attention_scale
+        )
 
     def _read_prompts(
         self,
@@ -142,9 +144,10 @@ class PipelineStage:
             part.transpose(1, 2).repeat_interleave(group, 1) for part in (keys, values)
         )
         mask = _sliding_mask(queries, window)
+        scale = self._shape.attention_scale
         if not any(pads):
             return functional.scaled_dot_product_attention(
-                queries, keys, values, mask, is_causal=mask is None
+                queries, keys, values, mask, is_causal=mask is None, scale=scale
             )
         read = torch.zeros_like(values)
         for row, pad in enumerate(pads):
@@ -156,6 +159,7 @@ class PipelineStage:
                 values[mine],
                 part,
                 is_causal=part is None,
+                scale=scale,
             )
         return read
 

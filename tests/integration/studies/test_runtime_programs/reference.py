@@ -30,6 +30,19 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+# As DeepSeek's own files have it: these numbers also scale the attention.
+DEEP_YARN = YARN | {
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "beta_fast": 4,
+    "beta_slow": 1,
+}
 DEEPSEEK = {
     "num_key_value_heads": 24,
     "moe_intermediate_size": 24,
@@ -64,12 +77,14 @@ NAMED = {
     "qwen": ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 24}),
     "qwen-sliding": (
         "qwen2",
-        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 2,
+            "rope_parameters": YARN,
+        },
     ),
     "mistral": ("mistral", {"sliding_window": 7, "eos_token_id": 5}),
-}
-# Those that `layout_models.py` makes besides.
-MORE = {
     "qwen3": ("qwen3", {"head_dim": 16, "attention_bias": True}),
     "gemma": ("gemma", {"head_dim": 16}),
     "mixtral": (
@@ -77,6 +92,10 @@ MORE = {
         {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 9},
     ),
     "deepseek": ("deepseek_v3", DEEPSEEK),
+    "deepseek-long": (
+        "deepseek_v3",
+        DEEPSEEK | {"q_lora_rank": None, "rope_parameters": DEEP_YARN},
+    ),
 }
 
 

@@ -165,16 +165,17 @@ def run_many(
     world: int,
     timeout_s: float = 100,
     code: int = 0,
+    program: str = "rank_of_many.py",
     **more: str,
 ) -> None:
     """Many experiments in one group of processes; all must succeed, or with `code` 1
-    one of them fail.
+    one of them fail. `program` runs them.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(map(str, configs)))
         file.flush()
         codes, text = run(
-            [python, PROGRAMS / "rank_of_many.py", RUNTIME, file.name],
+            [python, PROGRAMS / program, RUNTIME, file.name],
             world,
             timeout_s,
             **more,
