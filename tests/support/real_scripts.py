@@ -23,7 +23,7 @@ NO_GPU = "no GPU"
 SIZES_GB = (16, 24, 48, 80)
 CLASSES = (NO_GPU, *(f"{size} GB" for size in SIZES_GB), "more", UNKNOWN)
 _USABLE = 0.95
-_TEXTS = (".py", ".yaml", ".yml", ".json", ".toml", ".sh")
+_TEXTS = (".py", ".ipynb", ".yaml", ".yml", ".json", ".toml", ".sh")
 _LONGEST = 2_000_000
 
 
