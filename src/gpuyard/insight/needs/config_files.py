@@ -123,7 +123,12 @@ def _compose(
         return own
     defaults: Any = own.pop("defaults", [])
     found: dict[Value, Value] = {}
+    group_folder = name.rpartition("/")[0]
     for entry in defaults if isinstance(defaults, list) else []:
+        if isinstance(entry, str) and entry != "_self_":
+            beside = f"{group_folder}/{entry}" if group_folder else entry
+            inner = _compose(texts, folder, beside, choices, budget, depth + 1)
+            found |= inner if isinstance(inner, dict) else {}
         for group, choice in _default(entry):
             picked = choices.get(group, choice)
             inner = _compose(

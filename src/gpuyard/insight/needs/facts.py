@@ -10,7 +10,12 @@ from typing import Any
 from gpuyard.insight.needs.expressions import Expressions, code_of
 from gpuyard.insight.needs.image_sizes import SIZE_NAMES, image_side, side_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
-from gpuyard.insight.needs.named_options import config_given, model_named
+from gpuyard.insight.needs.named_options import (
+    config_given,
+    model_named,
+    options_given,
+    read_deepspeed,
+)
 from gpuyard.insight.needs.tables import KnownData, KnownVision
 from gpuyard.insight.needs.values import (
     LibraryCall,
@@ -28,6 +33,9 @@ _BATCH_NAMES = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
+    "microbatch_size",
+    "device_train_microbatch_size",
+    "device_train_batch_size",
     "micro_batch",
     "device_batch_size",
     "batch_size_per_gpu",
@@ -80,7 +88,8 @@ _STEP_NAMES = (
 )
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
-_NO_TRAINING = re.compile(r"eval|val|test|pred|infer|sample")
+# Batches of another kind, and those of all GPUs and steps together.
+_NO_BATCH = re.compile(r"eval|val|test|pred|infer|sample|total|global|effective")
 _GRADIENTS = re.compile(
     r"\.backward\(|\b(?:jax|nnx|eqx|hk)\.(?:value_and_)?grad\b|GradientTape\("
 )
@@ -147,15 +156,17 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     texts = _texts_followed(host)
     found.own_attention = _has_own_attention(texts)
     found.takes_gradients = any(map(_GRADIENTS.search, texts))
-    found.settings = _settings(scope)
-    config = config_given(host)
-    if config is not None:
-        host.record(config)
+    found.settings = {**_settings(scope), **_short_names(scope)}
+    for given in (config_given(host), options_given(host)):
+        if given is not None:
+            host.record(given)
+    read_deepspeed(host)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
     settle_averages(host.calls)
     found.models = _models(host.calls)
-    named = None if found.models else model_named(host, found.settings)
+    is_known = any(not model.unknown for model in found.models)
+    named = None if is_known else model_named(host, found.settings)
     if named is not None:
         found.models = [_model(named, set())]
     _read_data(found)
@@ -227,6 +238,16 @@ def _settings(scope: Scope) -> dict[str, Value]:
     return found
 
 
+def _short_names(scope: Scope) -> dict[str, Value]:
+    """What `B` and `T` stand for, where a program has both: batch and tokens."""
+    (batch, tokens) = (whole(scope.names.get(name)) for name in ("B", "T"))
+    return (
+        {"device_batch_size": batch, "max_seq_length": tokens}
+        if batch and tokens
+        else {}
+    )
+
+
 def _add_setting(
     found: dict[str, Value], name: str, value: Value, depth: int, left: list[int]
 ) -> None:
@@ -264,7 +285,7 @@ def _setting(found: Facts, names: tuple[str, ...]) -> Said | None:
 def _other_batch(found: Facts) -> Said | None:
     """A batch of any other name that is not for evaluation."""
     for name in found.settings:
-        if name.endswith("batch_size") and not _NO_TRAINING.search(name):
+        if name.endswith("batch_size") and not _NO_BATCH.search(name):
             said = _setting(found, (name,))
             if said is not None:
                 return said

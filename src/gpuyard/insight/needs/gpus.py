@@ -19,6 +19,10 @@ _COUNT_OPTIONS = re.compile(
 _NODE_OPTIONS = re.compile(
     r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
 )
+# `-n` of Composer.
+_COMPOSER = re.compile(r"\bcomposer\b.{0,200}?\s(?:-n|--nproc)[= ]\s*(\d{1,4})")
+# Options of programs that start their own processes. One GPU may be its number.
+_OWN_OPTION = re.compile(r"--(?:num[-_]gpus?|n[-_]?gpus?|gpus)")
 _MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})")
 _TAKE_ANY = ("Trainer", "Accelerator", "Fabric")
 _TAKE_ANY_OF = (
@@ -41,6 +45,7 @@ _JAX = re.compile(
     re.MULTILINE,
 )
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
+_MOST_OF_A_NODE = 64
 _LONGEST_SCRIPT = 100_000
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
@@ -152,13 +157,31 @@ def _is_cuda(value: Value) -> bool:
     return text.startswith(("cuda", "gpu")) or text in ("gpu_hist", "auto")
 
 
+def launched_gpus(launcher: Sequence[str], config: Thing | None) -> GpuCount | None:
+    """How many GPUs the words of a launcher say, or its configuration file."""
+    found = _launched(" ".join(launcher))
+    if found is not None or config is None:
+        return found
+    processes = whole(config.keywords.get("num_processes"))
+    if not processes:
+        return None
+    nodes = whole(config.keywords.get("num_machines")) or 1
+    count = max(processes // nodes, 1)
+    return GpuCount(count, nodes, config.place, f"num_processes: {processes}")
+
+
 def gpus_of(
-    facts: Facts, sources: Sources, launcher: Sequence[str], environment: dict[str, str]
+    facts: Facts,
+    sources: Sources,
+    arguments: Sequence[str],
+    environment: dict[str, str],
 ) -> GpuCount:
-    """How many GPUs the program uses; one where nothing says more."""
-    launched = _launched(" ".join(launcher))
-    if launched is not None:
-        return launched
+    """How many GPUs a program uses whose launcher does not say it; one where nothing
+    says more.
+    """
+    own = _own_count(arguments)
+    if own is not None:
+        return own
     for call in facts.calls:
         found = _count_of(call.thing)
         if found is not None:
@@ -171,9 +194,21 @@ def gpus_of(
     return _scripted(sources) or GpuCount(1)
 
 
+def _own_count(arguments: Sequence[str]) -> GpuCount | None:
+    """What an option of the program says, such as `--gpus 4`."""
+    for at, word in enumerate(arguments):
+        (option, equals, value) = word.partition("=")
+        if _OWN_OPTION.fullmatch(option):
+            given = value if equals else " ".join(arguments[at + 1 : at + 2])
+            count = _number_of_devices(given)
+            if count is not None and 1 < count <= _MOST_OF_A_NODE:
+                return GpuCount(count, reason=f"`{option} {given}`")
+    return None
+
+
 def _launched(line: str) -> GpuCount | None:
     """What the words of a launcher say."""
-    count = _COUNT_OPTIONS.search(line) or _MPI.search(line)
+    count = _COUNT_OPTIONS.search(line) or _MPI.search(line) or _COMPOSER.search(line)
     if count is None:
         return None
     nodes = _NODE_OPTIONS.search(line)
@@ -234,19 +269,21 @@ def _number_of_devices(devices: Value) -> int | None:
 def _scripted(sources: Sources) -> GpuCount | None:
     """What scripts beside the program say that launch it."""
     entry = sources.entry.rpartition("/")[2]
+    named = re.compile(rf"(?:^|[\s/]){re.escape(entry)}(?:\s|$)")
+    has_accelerate = "accelerate" in (sources.text(sources.entry) or "")
     for path in sources.paths():
         text = sources.text(path) or ""
         if len(text) > _LONGEST_SCRIPT:
             continue
         if path.endswith((".sh", ".slurm", ".sbatch", "Makefile")) and entry in text:
             for line in text.replace("\\\n", " ").splitlines():
-                found = _launched(line) if entry in line else None
+                found = _launched(line) if named.search(line) else None
                 if found is not None and not line.lstrip().startswith("#"):
                     return GpuCount(
                         found.count, found.nodes, Place(path, 0), found.reason
                     )
         is_beside = "/" not in path and path.endswith((".yaml", ".yml"))
-        if is_beside and "num_processes" in text:
+        if is_beside and has_accelerate and "num_processes" in text:
             config = parsed_config(text)
             count = (
                 whole(config.get("num_processes")) if isinstance(config, dict) else None

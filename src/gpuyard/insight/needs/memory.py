@@ -66,7 +66,10 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     if facts.settings.get("optimizer_in_bwd") is True:
         gradients = 0.0
     state_bytes = training.optimiser.bytes_per_weight
-    if precision.weight_bytes == 2 and not is_small and state_bytes > 2:
+    is_half = precision.weight_bytes == 2 and not is_small
+    if is_half and training.keeps_full_copy:
+        state_bytes += 4
+    elif is_half and state_bytes > 2:
         state_bytes = state_bytes / 2  # they have the type of the weights
     states = trainable * state_bytes
     stage = training.sharding.stage if training.sharding and gpus > 1 else 0

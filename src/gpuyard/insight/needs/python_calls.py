@@ -437,6 +437,7 @@ HANDLERS: Mapping[str, Handler] = {
     "types.SimpleNamespace": _dict,
     "argparse.Namespace": _dict,
     "easydict.EasyDict": _dict,
+    "tensorflow.contrib.training.HParams": _dict,
     "munch.Munch": _dict,
     "ml_collections.ConfigDict": _dict,
     "ml_collections.config_dict.ConfigDict": _dict,

@@ -14,8 +14,14 @@ from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.insight.imports import imported
 from gpuyard.insight.needs.confidence import confidence_of
 from gpuyard.insight.needs.facts import Facts, facts_of
-from gpuyard.insight.needs.gpus import GpuCount, gpu_sign, gpus_of
+from gpuyard.insight.needs.gpus import (
+    GpuCount,
+    gpu_sign,
+    gpus_of,
+    launched_gpus,
+)
 from gpuyard.insight.needs.interpreter import Interpreter
+from gpuyard.insight.needs.launch_configs import launch_config
 from gpuyard.insight.needs.lines import Line, lines_of
 from gpuyard.insight.needs.memory import Memory, memory_of, trainable_of
 from gpuyard.insight.needs.run_time import UTILISATION, Work, hours_on, work_of
@@ -128,15 +134,20 @@ def recommend(
     of `launcher`; InvalidInputError if it cannot be read.
     """
     interpreter = Interpreter(sources, arguments)
-    launched = gpus_of(Facts([]), Sources({}, sources.entry), launcher, {})
-    if launched.reason:
+    config = launch_config(sources, launcher)
+    launched = launched_gpus(launcher, config)
+    if launched is not None:
         _set_ranks(interpreter.environment, launched)
     scope = interpreter.run()
+    if config is not None:
+        interpreter.record(config)
     facts = facts_of(interpreter, scope)
     training = training_of(facts)
     sign = gpu_sign(facts, sources, arguments)
     environment = interpreter.environment
-    gpus = gpus_of(facts, sources, launcher, environment) if sign else None
+    gpus = None
+    if sign:
+        gpus = launched or gpus_of(facts, sources, arguments, environment)
     rows = list(Tiers() if tiers is None else tiers)
     return _recommendation(sources, facts, training, gpus, sign, rows)
 

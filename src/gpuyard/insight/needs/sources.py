@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.insight.needs.tools import program_of_tool
 
 # Characters; nobody writes a longer program by hand.
 LONGEST_FILE = 2_000_000
 _MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
+_LONGEST_MAGIC = 2_000
 _PYTHON_2 = re.compile(
     r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[\"']|except \w+, \w+:)", re.MULTILINE
 )
@@ -122,7 +124,16 @@ def _python_of(path: str, text: str) -> str:
     """
     if not path.endswith(".ipynb"):
         return text
-    return _MAGIC.sub(r"\1pass", "\n".join(_cells(path, text)))
+    return _MAGIC.sub(_of_magic, "\n".join(_cells(path, text)))
+
+
+def _of_magic(found: re.Match[str]) -> str:
+    """What is read in place of a magic command: `!yolo train …` trains a model."""
+    line = found[2].removeprefix("!")
+    words = line.split() if len(line) < _LONGEST_MAGIC else []
+    program = None if line == found[2] else program_of_tool(words)
+    following = "; ".join((program or "pass").splitlines())
+    return f"{found[1]}{following}"
 
 
 def _cells(path: str, text: str) -> list[str]:

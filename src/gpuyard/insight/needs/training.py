@@ -53,6 +53,7 @@ _CHECKPOINTING = (
     "use_gradient_checkpointing",
     "enable_activation_checkpointing",
 )
+_MOST_STAGES = 3
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -99,6 +100,11 @@ class Training:
     lora: "Lora | None"
     checkpointing: Place | None
     sharding: Sharding | None
+
+    @property
+    def keeps_full_copy(self) -> bool:
+        """Whether a copy of half-precision weights in fp32 is trained, as ZeRO does."""
+        return self.sharding is not None and self.sharding.name.startswith("ZeRO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +333,8 @@ def _sharding(facts: Facts) -> Sharding | None:
         if thing.last_name in ("FSDP", "FullyShardedDataParallel", "fully_shard"):
             return Sharding(3, "FSDP", placed(thing))
         strategy = thing.keywords.get("strategy", thing.keywords.get("fsdp"))
+        if isinstance(strategy, dict) or _has_fsdp_table(thing):
+            return Sharding(3, "FSDP", placed(thing))
         if (isinstance(strategy, str) and "shard" in strategy) or strategy == "fsdp":
             return Sharding(3, "FSDP", placed(thing))
         if isinstance(strategy, str) and strategy.startswith("deepspeed"):
@@ -338,7 +346,13 @@ def _sharding(facts: Facts) -> Sharding | None:
         stage = _zero_stage(config)
         if stage:
             return Sharding(stage, f"ZeRO {stage}", placed(thing))
-    return None
+    stage = whole(facts.settings.get("zero_stage"))
+    return Sharding(stage, f"ZeRO {stage}") if stage and stage <= _MOST_STAGES else None
+
+
+def _has_fsdp_table(thing: Thing) -> bool:
+    is_file = thing.last_name == "FileConfig"
+    return is_file and isinstance(thing.keywords.get("fsdp_config"), dict)
 
 
 def _zero_stage(config: Value) -> int:
