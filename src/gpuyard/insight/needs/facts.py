@@ -17,6 +17,7 @@ from gpuyard.insight.needs.named_options import (
     read_deepspeed,
 )
 from gpuyard.insight.needs.tables import KnownData, KnownVision
+from gpuyard.insight.needs.unseen_transformers import sized_transformer
 from gpuyard.insight.needs.values import (
     LibraryCall,
     Place,
@@ -54,6 +55,7 @@ _LENGTH_NAMES = (
     "seqlen",
     "context_length",
     "context_size",
+    "sequence_len",
     "ctx_len",
     "n_ctx",
     "max_length",
@@ -89,10 +91,12 @@ _STEP_NAMES = (
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 # Batches of another kind, and those of all GPUs and steps together.
+_PLAIN_LAYERS = ("Linear", "Dense", "LayerNorm", "BatchNorm1d")
 _NO_BATCH = re.compile(r"eval|val|test|pred|infer|sample|total|global|effective")
 _GRADIENTS = re.compile(
     r"\.backward\(|\b(?:jax|nnx|eqx|hk)\.(?:value_and_)?grad\b|GradientTape\("
 )
+_TRAINS = re.compile(r"\boptim|Trainer\b|\.fit\(|_train\b|\btrain_")
 _MOST_SETTINGS = 20_000
 
 
@@ -140,6 +144,7 @@ class Facts:
     complete: bool = True
     own_attention: bool = False
     takes_gradients: bool = False
+    trains: bool = False
 
     def named(self, *names: str) -> Iterator[Thing]:
         """The calls whose last names are these."""
@@ -156,10 +161,12 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     texts = _texts_followed(host)
     found.own_attention = _has_own_attention(texts)
     found.takes_gradients = any(map(_GRADIENTS.search, texts))
+    found.trains = found.takes_gradients or any(map(_TRAINS.search, texts))
     found.settings = {**_settings(scope), **_short_names(scope)}
-    for given in (config_given(host), options_given(host)):
-        if given is not None:
-            host.record(given)
+    files = (config_given(host), options_given(host))
+    given = [each for each in files if each is not None]
+    for each in given:
+        host.record(each)
     read_deepspeed(host)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
@@ -167,6 +174,8 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     found.models = _models(host.calls)
     is_known = any(not model.unknown for model in found.models)
     named = None if is_known else model_named(host, found.settings)
+    if named is None and not is_known:
+        named = sized_transformer(given)
     if named is not None:
         found.models = [_model(named, set())]
     _read_data(found)
@@ -196,7 +205,8 @@ def _pixels(found: Facts) -> int | None:
 
 
 def _texts_followed(host: Expressions) -> list[str]:
-    paths = sorted({call.thing.place.path for call in host.calls})
+    called = {call.thing.place.path for call in host.calls}
+    paths = sorted({host.sources.entry, *called})
     return [host.sources.text(path) or "" for path in paths]
 
 
@@ -308,7 +318,16 @@ def _models(calls: list[LibraryCall]) -> list[Model]:
         model = _model(root, seen)
         if model.parameters or model.unknown:
             found.append(model)
-    return found
+    return _largest_learner(found)
+
+
+def _largest_learner(models: list[Model]) -> list[Model]:
+    """The models without those of fastai's learners but the largest: they are trained
+    one after the other.
+    """
+    learners = [model for model in models if "learner" in model.thing.facts]
+    largest = max(learners, key=lambda model: model.parameters, default=None)
+    return [each for each in models if each is largest or each not in learners]
 
 
 def _model(root: Thing, seen: set[int]) -> Model:
@@ -325,10 +344,21 @@ def _model(root: Thing, seen: set[int]) -> Model:
         trainable=sum(weight.count for weight in weights if not weight.frozen),
         name=str(names[0]) if names else root.last_name,
         kind=str(kinds[0]) if kinds else "own",
-        unknown=bool(unknown),
+        unknown=bool(unknown) or _is_mostly_unknown(parts),
         by_name=any("by_name" in part.facts for part in parts),
         incomplete=any("unknown_size" in part.facts for part in parts),
     )
+
+
+def _is_mostly_unknown(parts: Sequence[Thing]) -> bool:
+    """Whether more layers have no known size than have one; those of nets of linear
+    layers alone are small.
+    """
+    layers = [part for part in parts if "layer" in part.facts]
+    unknown = [part for part in layers if "unknown_size" in part.facts]
+    known = [p for p in layers if p not in unknown and p.attributes]
+    others = [part for part in unknown if part.facts["layer"] not in _PLAIN_LAYERS]
+    return len(others) > len(known)
 
 
 def vision_in(model: Model) -> KnownVision | None:

@@ -44,6 +44,10 @@ _JAX = re.compile(
     r"|^[ \t]*(?:import|from)[ \t]+(?:optax|flax|haiku|equinox)\b",
     re.MULTILINE,
 )
+_TENSORFLOW_1 = re.compile(
+    r"\btf\.(?:compat\.v1\.)?"
+    r"(?:estimator\.|Session\(|layers\.|contrib\.|train\.\w{0,40}Optimizer\()"
+)
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _MOST_OF_A_NODE = 64
 _LONGEST_SCRIPT = 100_000
@@ -64,7 +68,7 @@ def gpu_sign(
     facts: Facts, sources: Sources, arguments: Sequence[str]
 ) -> tuple[str, Place | None] | None:
     """What in a program is meant for a GPU, and where; None if it runs on the CPU."""
-    if _chooses_cpu(facts, arguments):
+    if _chooses_cpu(facts, arguments) or uses_tpu(facts):
         return None
     for call in facts.calls:
         thing = call.thing
@@ -76,6 +80,8 @@ def gpu_sign(
         sign = says_gpu(text, arguments)
         if sign is None and _JAX.search(text):
             sign = "JAX computes on a GPU where there is one"
+        if sign is None and _TENSORFLOW_1.search(text):
+            sign = "TensorFlow computes on a GPU where there is one"
         if sign is not None:
             return sign, Place(path, 0)
     return None
@@ -107,14 +113,24 @@ def _chooses_cpu(facts: Facts, arguments: Sequence[str]) -> bool:
     return any(call.thing.keywords.get("use_cpu") is True for call in facts.calls)
 
 
+def uses_tpu(facts: Facts) -> bool:
+    """Whether an option or a configuration of the program chooses a TPU."""
+    given = facts.settings
+    kinds = [given.get(name) for name in ("hardware", "accelerator", "device")]
+    is_named = any(isinstance(given.get(name), str) for name in ("tpu_name", "tpu"))
+    return "tpu" in kinds or given.get("use_tpu") is True or is_named
+
+
 def _sign_of(thing: Thing) -> str | None:
     """Why a call is meant for a GPU."""
     last = thing.last_name
     name = thing.name
     if last.endswith(_TAKE_ANY) and name.startswith(_TAKE_ANY_OF):
         return f"{last} uses a GPU where there is one"
-    if last in _ALWAYS or last == "cuda" or name == "deepspeed.initialize":
+    if last in _ALWAYS or last == "cuda":
         return last
+    if name == "deepspeed.initialize":
+        return name
     if name in _DEVICE_NAMES:
         return name
     if last in ("to", "device") and any(map(_is_cuda, _words_of(thing))):

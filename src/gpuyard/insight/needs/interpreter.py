@@ -23,6 +23,7 @@ from gpuyard.insight.needs.scopes import (
     Ending,
     bind,
     is_class_scope,
+    is_suggestion,
     known_value,
     merge,
     trains,
@@ -30,6 +31,7 @@ from gpuyard.insight.needs.scopes import (
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
     UNKNOWN,
+    UNKNOWN_REST,
     Bound,
     External,
     Function,
@@ -138,6 +140,10 @@ class Interpreter(Imports):
                 keywords[keyword.arg] = value
             elif isinstance(value, dict):
                 keywords.update({k: v for k, v in value.items() if isinstance(k, str)})
+            elif value is UNKNOWN:
+                keywords[UNKNOWN_REST] = UNKNOWN
+        if function is UNKNOWN and is_suggestion(node):
+            return self._library.suggested(arguments)
         return self.call_value(function, arguments, keywords, node, scope)
 
     def call_value(
@@ -278,6 +284,7 @@ class Interpreter(Imports):
         """Give a target a value."""
         match target:
             case ast.Name():
+                self._library.rebound(scope.names.get(target.id), value)
                 scope.names[target.id] = value
             case ast.Attribute():
                 self._assign_attribute(target, value, scope)
@@ -345,7 +352,12 @@ class Interpreter(Imports):
             name = code_of(
                 decorator.func if isinstance(decorator, ast.Call) else decorator
             )
-            function.decorators[name] = self.evaluate(decorator, scope)
+            key = (
+                name
+                if name not in function.decorators
+                else f"{len(function.decorators)}.{name}"
+            )
+            function.decorators[key] = self.evaluate(decorator, scope)
         scope.names[node.name] = function
         self._library.decorated(function)
 

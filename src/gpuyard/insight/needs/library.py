@@ -22,6 +22,7 @@ from gpuyard.insight.needs.python_methods import python_method
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     UNKNOWN_CLASS,
+    UNKNOWN_REST,
     Bound,
     External,
     Function,
@@ -52,7 +53,7 @@ _WRAPPERS = frozenset(
     }
     | {"compile", "get_peft_model", "prepare_model_for_kbit_training", "fully_shard"}
     | {"prepare_model_for_int8_training", "convert_sync_batchnorm", "prepare_model"}
-    | {"auto_model", "auto_optim"}
+    | {"auto_model", "auto_optim", "IntermediateLayerGetter"}
     | {"script", "AveragedModel", "ModelEmaV2", "inject_adapter_in_model", "jit"}
     | {
         "get_distribution_strategy",
@@ -169,8 +170,10 @@ class Library(ModelCalls):
             return self._define_flag(thing, last)
         if last == "LightningCLI":
             return self._lightning_cli(thing)
-        if last == "add_argparse_args":
+        if last in ("add_argparse_args", "add_config_arguments"):
             return thing.argument(0)
+        if last in ("from_json_file", "from_yaml_file"):
+            return self._config_from_file(thing, node, scope)
         if last == "from_argparse_args":
             return self._trainer_options(thing)
         if last == "cli" and not thing.name.startswith("click"):
@@ -324,8 +327,10 @@ class Library(ModelCalls):
 
     def _fill_fields(self, thing: Thing, user_class: UserClass) -> None:
         fields = options.fields_of(user_class)
+        is_given = UNKNOWN_REST in thing.keywords
         for name, default in fields.items():
-            thing.attributes[name] = options.default_of(self._host, default)
+            value = UNKNOWN if is_given else options.default_of(self._host, default)
+            thing.attributes[name] = value
         thing.attributes.update(zip(fields, thing.arguments, strict=False))
         thing.attributes.update(thing.keywords)
         started = self._host.attribute(thing, "__post_init__")

@@ -42,7 +42,11 @@ def lines_of(
     found: list[Line] = []
     if sign is not None:
         found.append(Line(_shown(sign[1]), f"it uses a GPU ({sign[0]})"))
-    found += [Line(_shown(model.place), _about(model)) for model in facts.models]
+    is_any_trained = any(model.trainable for model in facts.models)
+    found += [
+        Line(_shown(model.place), _about(model, is_any_trained))
+        for model in facts.models
+    ]
     if gpus is None:
         return found
     found += _of_training(training)
@@ -67,15 +71,15 @@ def millions(count: float) -> str:
     return f"{count / 1e3:.3g} K"
 
 
-def _about(model: Model) -> str:
+def _about(model: Model, is_any_trained: bool) -> str:
     if model.unknown:
         return "the size of this model is not known"
     words = f"{millions(model.parameters)} parameters"
     if option := model.thing.facts.get("option"):
         words = f"{model.name} (`{option}`): {words}"
-    if model.trainable == 0:
+    if model.trainable == 0 and is_any_trained:
         return f"{words}, none of them trained"
-    if model.trainable < model.parameters:
+    if 0 < model.trainable < model.parameters:
         return f"{words}, {millions(model.trainable)} of them trained"
     return words
 
@@ -85,7 +89,9 @@ def _of_training(training: Training) -> list[Line]:
     optimiser = training.optimiser
     if optimiser is not None:
         size = optimiser.bytes_per_weight
-        words = f"{optimiser.name} keeps {size:g} bytes for each trained weight"
+        is_assumed = " is assumed, which" if optimiser.assumed else ""
+        words = f"{optimiser.name}{is_assumed} keeps {size:g} bytes"
+        words += " for each trained weight"
         found.append(Line(optimiser.place, words))
     precision = training.precision
     found.append(Line(precision.place, f"numbers are {precision.name}"))
@@ -114,6 +120,8 @@ def _add(found: list[Line], said: Said | None, words: str) -> None:
     if said is None:
         return
     text = words.format(said.value)
+    if said.value == 1 and not text.startswith("a batch"):
+        text = text.removesuffix("s")
     if said.assumed:
         text = f"{text}, by default"
     elif said.place is None and said.name:

@@ -112,7 +112,8 @@ def _activations(facts: Facts, training: Training) -> float:
 
 def _of_example(facts: Facts, training: Training, model: Model) -> float:
     """The bytes that one example keeps until the backward pass."""
-    if not model.trainable and training.lora is None:
+    is_frozen = not model.trainable and any(each.trainable for each in facts.models)
+    if is_frozen and training.lora is None:
         return 0.0
     size = training.precision.activation_bytes
     vision = vision_in(model)

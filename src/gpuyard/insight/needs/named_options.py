@@ -110,8 +110,10 @@ def _in_pairs(value: str) -> str:
 
 def model_named(host: Expressions, settings: Mapping[str, Value]) -> Thing | None:
     """A known model that one of the options names; None if none does."""
+    options = options_given(host)
+    given = {**settings, **(options.keywords if options else {})}
     for name in _NAMES:
-        value = settings.get(name)
+        value = given.get(name)
         if not isinstance(value, str) or len(value) > _LONGEST_NAME:
             continue
         value = _in_pairs(value)

@@ -3,7 +3,7 @@
 import ast
 from dataclasses import dataclass
 
-from gpuyard.insight.needs.values import UNKNOWN, Function, Scope, Value
+from gpuyard.insight.needs.values import UNKNOWN, UNKNOWN_REST, Function, Scope, Value
 
 _TRAINING = frozenset({"backward", "step", "train_step", "training_step", "zero_grad"})
 
@@ -36,7 +36,8 @@ def bind(
     names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
     all_names = [*names, *(each.arg for each in parameters.kwonlyargs)]
     scope.names.update(dict.fromkeys(all_names, UNKNOWN))
-    scope.names.update(function.defaults)
+    if UNKNOWN_REST not in keywords:
+        scope.names.update(function.defaults)
     scope.names.update(zip(names, arguments, strict=False))
     scope.names.update({k: v for k, v in keywords.items() if k in all_names})
     if parameters.vararg:
@@ -59,6 +60,15 @@ def merge(
 
 def public_names(scope: Scope) -> dict[str, Value]:
     return {name: v for name, v in scope.names.items() if not name.startswith("_")}
+
+
+def is_suggestion(node: ast.Call) -> bool:
+    """Whether it is `trial.suggest_int(…)` or the like of Optuna."""
+    match node.func:
+        case ast.Attribute(attr=name):
+            return name.startswith("suggest_")
+        case _:
+            return False
 
 
 def trains(node: ast.AST) -> bool:

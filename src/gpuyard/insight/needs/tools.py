@@ -11,6 +11,14 @@ from transformers import HfArgumentParser, Trainer, TrainingArguments
 args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
 Trainer(args=args).train()
 """
+_FACTORY = """\
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer
+from transformers import TrainingArguments
+args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
+model = AutoModelForCausalLM.from_pretrained(None, torch_dtype="bfloat16")
+model.gradient_checkpointing_enable()
+Trainer(model=model, args=args).train()
+"""
 
 
 def program_of_tool(words: Sequence[str]) -> str | None:
@@ -50,6 +58,13 @@ def _trainer(words: Sequence[str]) -> str:
     return _TRAINER
 
 
+def _factory(words: Sequence[str]) -> str:
+    """LLaMA-Factory: it loads models in half precision, and computes activations again
+    without being told.
+    """
+    return _FACTORY
+
+
 def _served(words: Sequence[str]) -> str | None:
     """vLLM: `vllm serve NAME`."""
     names = [word for word in words[1:2] if not word.startswith("-")]
@@ -67,7 +82,7 @@ _YOLO_MODES = ("train", "val", "predict", "export", "track", "benchmark", "tune"
 _YOLO_OPTIONS = ("epochs", "imgsz", "batch", "data", "optimizer")
 _TOOLS: Mapping[str, Callable[[Sequence[str]], str | None]] = {
     "yolo": _yolo,
-    "llamafactory-cli": _trainer,
+    "llamafactory-cli": _factory,
     "axolotl": _trainer,
     "trl": _trainer,
     "vllm": _served,

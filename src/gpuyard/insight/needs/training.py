@@ -45,9 +45,19 @@ _OPTIMISERS: Mapping[str, float] = {
     "lbfgs": 80,
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
+# What loads a model, and what says how it is loaded.
+_LOADERS = (".from_pretrained", ".from_config", ".OptionNamespace")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
 _MIXED = re.compile(r"-mixed$|^amp(_|$)")
-_TRAINING_METHODS = ("train", "fit", "learn", "create_optimizer", "create_optimizer_v2")
+_TRAINING_METHODS = (
+    "train",
+    "fit",
+    "learn",
+    "create_optimizer",
+    "create_optimizer_v2",
+    "fit_one_cycle",
+    "fine_tune",
+)
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
@@ -191,7 +201,7 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     if found is not None:
         return Optimiser(str(name), found, None)
     for model in facts.models:
-        if "option" in model.thing.facts:
+        if "option" in model.thing.facts and facts.trains:
             return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named(*_TRAINING_METHODS):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
@@ -229,7 +239,8 @@ def _quantised(facts: Facts) -> Precision | None:
 def _precision_of(thing: Thing) -> Precision | None:
     keywords = thing.keywords
     loads = keywords.get("torch_dtype", keywords.get("dtype"))
-    if thing.name.endswith((".from_pretrained", ".from_config")) and _is_half(loads):
+    loads = keywords.get("param_dtype", loads)
+    if thing.name.endswith(_LOADERS) and _is_half(loads):
         return Precision(_name_of(loads), 2, 2, placed(thing))
     last = thing.last_name
     if last == "autocast" and keywords.get("enabled", True) is not False:
