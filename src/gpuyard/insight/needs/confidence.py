@@ -1,19 +1,25 @@
 """How sure a recommendation is, and why."""
 
-from gpuyard.insight.needs.facts import Facts, Model, vision_in
+from gpuyard.insight.needs.facts import Facts
 from gpuyard.insight.needs.gpus import uses_tpu
 from gpuyard.insight.needs.layer_costs import has_convolutions, is_sequence_model
-from gpuyard.insight.needs.memory import length_of
+from gpuyard.insight.needs.made_models import Model, vision_in
+from gpuyard.insight.needs.memory import Memory, length_of
 from gpuyard.insight.needs.training import Training
+
+# No GPU has more memory.
+_LARGEST_GPU_GB = 288
 
 
 def confidence_of(
-    facts: Facts, training: Training, uses_gpu: bool
+    facts: Facts, training: Training, uses_gpu: bool, memory: Memory | None = None
 ) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, with the reasons."""
     if not uses_gpu:
         return _without_gpu(facts)
     missing = _missing(facts)
+    if memory is not None and memory.activations > _LARGEST_GPU_GB:
+        missing.append("no GPU could hold a batch as large as that which was read")
     assumed = _assumed(facts, training)
     if missing:
         return "low", [*missing, *assumed]

@@ -91,6 +91,12 @@ def composed(
     return _resolved(found, found, [_MOST_NODES], 0)
 
 
+def resolved(config: dict[Value, Value]) -> dict[Value, Value]:
+    """A configuration with its references `${a.b}` replaced."""
+    found = _resolved(config, config, [_MOST_NODES], 0)
+    return found if isinstance(found, dict) else config
+
+
 def _pair(word: str) -> tuple[str, Value]:
     (key, _, text) = word.partition("=")
     try:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from gpuyard.insight.gpu_use import says_gpu
 from gpuyard.insight.needs.config_files import parsed_config
-from gpuyard.insight.needs.facts import Facts, placed
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.made_models import placed
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import Place, Thing, Value, whole
 
@@ -286,7 +287,6 @@ def _scripted(sources: Sources) -> GpuCount | None:
     """What scripts beside the program say that launch it."""
     entry = sources.entry.rpartition("/")[2]
     named = re.compile(rf"(?:^|[\s/]){re.escape(entry)}(?:\s|$)")
-    has_accelerate = "accelerate" in (sources.text(sources.entry) or "")
     for path in sources.paths():
         text = sources.text(path) or ""
         if len(text) > _LONGEST_SCRIPT:
@@ -299,7 +299,8 @@ def _scripted(sources: Sources) -> GpuCount | None:
                         found.count, found.nodes, Place(path, 0), found.reason
                     )
         is_beside = "/" not in path and path.endswith((".yaml", ".yml"))
-        if is_beside and has_accelerate and "num_processes" in text:
+        is_beside = is_beside and entry.endswith(".py")
+        if is_beside and "num_processes" in text:
             config = parsed_config(text)
             count = (
                 whole(config.get("num_processes")) if isinstance(config, dict) else None

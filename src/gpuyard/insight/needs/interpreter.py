@@ -21,6 +21,7 @@ from gpuyard.insight.needs.imports import Imports
 from gpuyard.insight.needs.library import Library
 from gpuyard.insight.needs.scopes import (
     Ending,
+    add_keyword,
     bind,
     is_class_scope,
     is_suggestion,
@@ -31,7 +32,6 @@ from gpuyard.insight.needs.scopes import (
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
     UNKNOWN,
-    UNKNOWN_REST,
     Bound,
     External,
     Function,
@@ -135,13 +135,7 @@ class Interpreter(Imports):
         arguments = self.elements(node.args, scope)
         keywords: dict[str, Value] = {}
         for keyword in node.keywords:
-            value = self.evaluate(keyword.value, scope)
-            if keyword.arg is not None:
-                keywords[keyword.arg] = value
-            elif isinstance(value, dict):
-                keywords.update({k: v for k, v in value.items() if isinstance(k, str)})
-            elif value is UNKNOWN:
-                keywords[UNKNOWN_REST] = UNKNOWN
+            add_keyword(keywords, keyword.arg, self.evaluate(keyword.value, scope))
         if function is UNKNOWN and is_suggestion(node):
             return self._library.suggested(arguments)
         return self.call_value(function, arguments, keywords, node, scope)

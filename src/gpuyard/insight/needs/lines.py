@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gpuyard.insight.needs.facts import Facts, Model, Said
+from gpuyard.insight.needs.facts import Facts, Said
 from gpuyard.insight.needs.gpus import GpuCount
+from gpuyard.insight.needs.made_models import Model
 from gpuyard.insight.needs.memory import Memory
 from gpuyard.insight.needs.training import Training
 from gpuyard.insight.needs.values import Place
@@ -140,8 +141,9 @@ def _sum(memory: Memory, facts: Facts, training: Training) -> str:
     states = memory.weights + memory.gradients + memory.optimiser
     count = millions(sum(model.parameters for model in facts.models))
     optimiser = f"{training.optimiser.name} " if training.optimiser else ""
+    beside = "CUDA and vLLM" if memory.shared else "CUDA"
     return (
         f"{count} parameters, {optimiser}{training.precision.name} ≈ {states:.1f} GB;"
-        f" activations ≈ {memory.activations:.1f} GB; with CUDA"
+        f" activations ≈ {memory.activations:.1f} GB; with {beside}"
         f" ≈ {memory.total:.1f} GB on each GPU"
     )

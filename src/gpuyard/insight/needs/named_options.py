@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from gpuyard.insight.needs.command_line import CommandLine, given_options
-from gpuyard.insight.needs.config_files import parsed_config
+from gpuyard.insight.needs.config_files import parsed_config, resolved
 from gpuyard.insight.needs.expressions import Expressions
 from gpuyard.insight.needs.models import set_named
 from gpuyard.insight.needs.values import Place, Thing, Value
@@ -46,8 +46,10 @@ def config_given(host: Expressions) -> Thing | None:
     for path in _paths_given(host):
         config = parsed_config(host.sources.text(path) or "")
         if isinstance(config, dict):
+            config = resolved(config)
+            plain = {k: v for k, v in config.items() if not isinstance(v, dict)}
             made = Thing("gpuyard.FileConfig", Place(path, 1))
-            made.keywords = {**config, **dict(_flat(config, "", 0))}
+            made.keywords = {**config, **dict(_flat(config, "", 0)), **plain}
             return made
     return None
 

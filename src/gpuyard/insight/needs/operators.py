@@ -8,7 +8,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuyard.insight.needs.values import UNKNOWN, Tensor, Thing, Value
+from gpuyard.insight.needs.values import UNKNOWN, Tensor, Value
 
 # No number of a program's shape is larger; Python's own may take minutes to compute.
 _LARGEST = 10**24
@@ -93,9 +93,6 @@ def truth(value: Value) -> Value:
         return UNKNOWN
     if isinstance(value, _PLAIN):
         return bool(value)
-    if isinstance(value, Thing) and value.user_class is None:
-        is_made = value.last_name[:1].isupper() or "is_model" in value.facts
-        return True if is_made else UNKNOWN  # a function can return anything
     return True
 
 

@@ -339,6 +339,11 @@ def _size(_host: Expressions, thing: Thing) -> Value:
     return Tensor(sizes if len(sizes) == len(whole) and sizes else None)
 
 
+def _pair(_host: Expressions, thing: Thing) -> Value:
+    value = thing.argument(0)
+    return value if isinstance(value, tuple | list) else (value, value)
+
+
 def _arange(_host: Expressions, thing: Thing) -> Value:
     last = thing.argument(0)
     return Tensor((last,)) if isinstance(last, int) else Tensor()
@@ -462,6 +467,10 @@ HANDLERS: Mapping[str, Handler] = {
     "tqdm.auto.trange": _range,
     "tqdm.rich.tqdm": _first,
     "rich.progress.track": _first,
+    **{
+        f"timm.{module}.to_2tuple": _pair
+        for module in ("layers", "layers.helpers", "models.layers")
+    },
     "torch.arange": _arange,
     **{
         f"{module}.{name}": _size

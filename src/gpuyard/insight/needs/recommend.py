@@ -179,7 +179,7 @@ def _recommendation(
     needed_gb = memory.total if memory is not None else None
     compared = compare(read, gpus, needed_gb, computed_hours(read, gpus))
     tier = chosen_tier(compared)
-    (confidence, reasons) = confidence_of(facts, training, sign is not None)
+    (confidence, reasons) = confidence_of(facts, training, sign is not None, memory)
     found = Recommendation(
         entry=sources.entry,
         read=read,

@@ -21,6 +21,16 @@ def known_value(ending: Ending) -> bool:
     return ending.value is not UNKNOWN and ending.value is not None
 
 
+def add_keyword(keywords: dict[str, Value], name: str | None, value: Value) -> None:
+    """Add what stands behind `name=` in a call, or behind `**`."""
+    if name is not None:
+        keywords[name] = value
+    elif isinstance(value, dict):
+        keywords.update({k: v for k, v in value.items() if isinstance(k, str)})
+    elif value is UNKNOWN:
+        keywords[UNKNOWN_REST] = UNKNOWN
+
+
 def is_class_scope(scope: Scope) -> bool:
     return scope.owner is not None and scope.owner.scope is scope
 

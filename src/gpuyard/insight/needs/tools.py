@@ -31,12 +31,15 @@ def program_of_tool(words: Sequence[str]) -> str | None:
     return tool(words[1:]) if tool else None
 
 
-def _yolo(words: Sequence[str]) -> str:
+def _yolo(words: Sequence[str]) -> str | None:
     """Ultralytics: `yolo detect train model=yolo11n.pt epochs=100`."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     plain = [word for word in words if "=" not in word]
     mode = given.get("mode", next((w for w in plain if w in _YOLO_MODES), "predict"))
     name = given.get("model", "")
+    is_own = "/" in name or "{" in name
+    if not name or (is_own and mode != "train"):
+        return None  # that only uses what was trained before
     options = [
         f"{key}={_value(value)}"
         for key, value in given.items()

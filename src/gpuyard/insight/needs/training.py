@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuyard.insight.needs.facts import Facts, placed
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.made_models import placed
 from gpuyard.insight.needs.published_models import hidden_of
 from gpuyard.insight.needs.values import External, Place, Thing, Value, number, whole
 
@@ -266,6 +267,11 @@ def _precision_of(thing: Thing) -> Precision | None:
         text = str(keywords.get(name))
         if _is_half(keywords.get(name)) or _MIXED.search(text):
             return _mixed(_name_of(keywords[name]), thing)
+    if last in ("set_default_tensor_type", "set_default_dtype"):
+        first = thing.argument(0)
+        name = first.name if isinstance(first, External) else str(first)
+        if _is_half(first) or name.endswith(("HalfTensor", "BFloat16Tensor")):
+            return Precision("half", 2, 2, placed(thing))
     if last in ("set_global_policy", "Policy") and _is_half(thing.argument(0)):
         return _mixed("fp16", thing)
     return None

@@ -32,7 +32,14 @@ _INNER = (
     "mlp_dim",
 )
 _VOCABULARY = ("vocab_size", "num_tokens", "n_vocab", "vocabulary_size")
-_POSITIONS = ("block_size", "max_seq_len", "max_len", "n_ctx", "context_length")
+_POSITIONS = (
+    "block_size",
+    "max_seq_len",
+    "max_sequence_length",
+    "max_len",
+    "n_ctx",
+    "context_length",
+)
 _MOST_TABLES = 200
 _DEEPEST = 3
 # Of the second language of a translation, which only a decoder has.
@@ -133,7 +140,7 @@ def _sizes(
         positions=_first(given, _POSITIONS),
         decoder_layers=layers if has_decoder else 0,
         gated=False,
-        tied=False,
+        tied=given.get("weight_tying") is True,
         patch=_first(given, ("patch_size",)),
         image=_first(given, ("image_size", "img_size")),
     )
@@ -144,7 +151,8 @@ def _count(sizes: Sizes) -> int:
     forward = 2 * sizes.width * sizes.inner
     blocks = sizes.layers * (attention + forward)
     decoder = sizes.decoder_layers * (2 * attention + forward)
-    tables = (2 * sizes.vocabulary + sizes.positions) * sizes.width
+    words = sizes.vocabulary * (1 if sizes.tied else 2)
+    tables = (words + sizes.positions) * sizes.width
     patches = 3 * sizes.patch * sizes.patch * sizes.width
     return blocks + decoder + tables + patches
 
