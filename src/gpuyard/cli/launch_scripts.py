@@ -22,6 +22,8 @@ _HERE_TEXT = re.compile(
 _VARIABLE = re.compile(
     r"\$(?:\{(?P<long>\w+)(?:\[[@*]\])?(?::?-(?P<default>[^{}]*))?\}|(?P<short>\w+))"
 )
+# What another command prints, which nobody knows.
+_RESULT = re.compile(r"\$\([^()]{0,1000}\)")
 _BETWEEN = re.compile(r"\s(?:&&|\|\|)\s|;\s")
 # Nothing behind one of these is an argument.
 _ENDS = re.compile(r"\s(?:&>|\d?>|\||&(?=\s|$))")
@@ -36,7 +38,10 @@ def script_of(words: Sequence[str], folder: Path) -> Path | None:
     if not rest or not rest[0].endswith(_ENDINGS):
         return None
     path = folder / rest[0]
-    return path if path.is_file() else None
+    try:
+        return path if path.is_file() else None
+    except (OSError, ValueError):
+        return None
 
 
 def commands_in(script: Path, words: Sequence[str]) -> Iterator[list[str]]:
@@ -54,7 +59,7 @@ def commands_in(script: Path, words: Sequence[str]) -> Iterator[list[str]]:
     joined = re.sub(r"\\[ \t]*\n", " ", plain)
     lines = _without_lists(joined, names).splitlines()
     for line in lines[:_MOST_LINES]:
-        for part in _BETWEEN.split(line):
+        for part in _BETWEEN.split(_RESULT.sub("", line)):
             found = _words_of(part, names)
             if found:
                 yield found
@@ -63,7 +68,7 @@ def commands_in(script: Path, words: Sequence[str]) -> Iterator[list[str]]:
 def _arguments(script: Path, words: Sequence[str]) -> dict[str, str]:
     """What `$1`, `$2`, … mean."""
     places = [at for at, word in enumerate(words) if Path(word).name == script.name]
-    rest = words[places[0] + 1 :] if places else []
+    rest = list(words[places[0] + 1 :]) if places else list[str]()
     names = {str(at): word for at, word in enumerate(rest, 1)}
     return {**names, "@": " ".join(rest)}
 
@@ -123,7 +128,7 @@ def _expanded(text: str, names: Mapping[str, str]) -> str:
         name = found["long"] or found["short"]
         return names.get(name) or found["default"] or ""
 
-    text = text.replace("$@", names.get("@", ""))
+    text = _RESULT.sub("", text.replace("$@", names.get("@", "")))
     for _ in range(_DEEPEST):  # the value of one can name others
         if "$" in text:
             text = _VARIABLE.sub(value, text)[:_LONGEST_LINE]

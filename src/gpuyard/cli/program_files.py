@@ -98,16 +98,20 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     """The program that the words of a command mean, seen from `folder`;
     InvalidInputError if there is none.
     """
-    words = _launched_by_script(words, folder)
-    command = _split(words)
+    script = script_of(words, folder)
+    launched = _launched_by_script(words, folder)
+    command = _split(launched)
+    if script is not None and launched == words:
+        fault = f"{script.name} starts no Python program that can be found"
+        raise InvalidInputError.of("PATH", fault, "name the program itself")
     tool = _tool(command, folder)
     if tool is not None:
         return tool
     path = folder / command.program
     if command.is_module:
         path = _module_path(folder, command.program)
-    if not path.exists():
-        fault = f"there is no {path}"
+    if not _is_there(path):
+        fault = f"there is no {str(path)[:_LONGEST_NAME]}"
         raise InvalidInputError.of(
             "PATH", fault, "name a script, a notebook or a folder"
         )
@@ -125,13 +129,21 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     return ProgramFiles(texts, entry, command.arguments, command.launcher, path)
 
 
+def _is_there(path: Path) -> bool:
+    """Whether it is a regular file or a folder: others may never end."""
+    try:
+        return path.is_file() or path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def _tool(command: "_CommandParts", folder: Path) -> ProgramFiles | None:
     """What is read in place of a command of a library; None for any other command."""
     from gpuyard.insight.needs.tools import program_of_tool
 
     path = folder / command.program
     text = program_of_tool([command.program, *command.arguments])
-    if text is None or command.is_module or path.exists():
+    if text is None or command.is_module or _is_there(path):
         return None
     entry = Path(command.program).name
     texts = {entry: text, **_named_configs(command, folder)}
@@ -147,7 +159,7 @@ def program_path(words: Sequence[str], folder: Path) -> Path | None:
     path = folder / command.program
     if command.is_module:
         path = _module_path(folder, command.program)
-    return path if path.is_file() else None
+    return path if _is_there(path) and not path.is_dir() else None
 
 
 def _launched_by_script(words: Sequence[str], folder: Path) -> Sequence[str]:
@@ -178,7 +190,8 @@ def _named_configs(command: "_CommandParts", folder: Path) -> dict[str, str]:
         if not name.endswith(_CONFIG_ENDINGS) or len(name) > _LONGEST_NAME:
             continue
         path = folder / name
-        text = _small_text(path) if path.is_file() else None
+        is_file = _is_there(path) and not path.is_dir()
+        text = _small_text(path) if is_file else None
         if text is not None:
             found[name.removeprefix("./")] = text
     return found

@@ -142,7 +142,7 @@ class Facts:
 def facts_of(host: Expressions, scope: Scope) -> Facts:
     """Read the facts off a program that was followed."""
     found = Facts(host.calls)
-    found.complete = host.steps_left > 0
+    found.complete = host.steps_left > 0 and not host.sources.is_cut
     texts = _texts_followed(host)
     found.own_attention = _has_own_attention(texts)
     found.takes_gradients = any(map(_GRADIENTS.search, texts))

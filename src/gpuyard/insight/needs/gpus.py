@@ -15,16 +15,16 @@ from gpuyard.insight.needs.values import Place, Thing, Value, whole
 
 _COUNT_OPTIONS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|gpus[-_]per[-_]node)"
-    r"(?:=|\s+)(\d{1,4})"
+    r"(?:=|\s+)(\d{1,4})(?!\d)"
 )
 _NODE_OPTIONS = re.compile(
-    r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
+    r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})(?!\d)"
 )
 # `-n` of Composer.
-_COMPOSER = re.compile(r"\bcomposer\b.{0,200}?\s(?:-n|--nproc)[= ]\s*(\d{1,4})")
+_COMPOSER = re.compile(r"\bcomposer\b.{0,200}?\s(?:-n|--nproc)[= ]\s*(\d{1,4})(?!\d)")
 # Options of programs that start their own processes. One GPU may be its number.
 _OWN_OPTION = re.compile(r"--(?:num[-_]gpus?|n[-_]?gpus?|gpus)")
-_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})")
+_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})(?!\d)")
 _TAKE_ANY = ("Trainer", "Accelerator", "Fabric")
 _TAKE_ANY_OF = (
     "transformers",
@@ -50,6 +50,7 @@ _TENSORFLOW_1 = re.compile(
     r"(?:estimator\.|Session\(|layers\.|contrib\.|train\.\w{0,40}Optimizer\()"
 )
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
+_MOST_READ = 100
 _MOST_OF_A_NODE = 64
 _LONGEST_SCRIPT = 100_000
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
@@ -76,7 +77,7 @@ def gpu_sign(
         sign = _sign_of(thing)
         if sign is not None:
             return sign, placed(thing)
-    for path in _followed(facts, sources):
+    for path in _followed(facts, sources)[:_MOST_READ]:
         text = sources.text(path) or ""
         sign = says_gpu(text, arguments)
         if sign is None and _JAX.search(text):

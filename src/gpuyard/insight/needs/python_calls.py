@@ -339,6 +339,10 @@ def _size(_host: Expressions, thing: Thing) -> Value:
     return Tensor(sizes if len(sizes) == len(whole) and sizes else None)
 
 
+def _nothing(_host: Expressions, _thing: Thing) -> Value:
+    return ()
+
+
 def _pair(_host: Expressions, thing: Thing) -> Value:
     value = thing.argument(0)
     return value if isinstance(value, tuple | list) else (value, value)
@@ -434,7 +438,7 @@ HANDLERS: Mapping[str, Handler] = {
     "yaml.load": _read_config,
     "ruamel_yaml.load": _read_config,
     "ruamel.yaml.load": _read_config,
-    "omegaconf.OmegaConf.missing_keys": lambda _host, _thing: set(),
+    "omegaconf.OmegaConf.missing_keys": _nothing,
     "tomllib.load": _read_config,
     "toml.load": _read_config,
     "omegaconf.OmegaConf.load": _read_config,

@@ -40,6 +40,8 @@ COMPARED = (
 )
 HoursOn = Callable[[GPUClass], float | None]
 """The hours of a training on GPUs of a class; None where they are not known."""
+# What is more was read wrong, or is meant to confuse.
+_MOST_WEIGHTS = 10**14
 _SIZES_GB = (16, 24, 32, 40, 48, 80, 96, 141, 180)
 _HEAVY = frozenset(
     {"torch", "tensorflow", "keras", "jax", "flax", "sklearn", "xgboost", "lightgbm"}
@@ -167,8 +169,12 @@ def _recommendation(
     rows: list[Tier],
 ) -> Recommendation:
     parameters = sum(model.parameters for model in facts.models)
-    is_known = bool(facts.models) and not any(m.unknown for m in facts.models)
     total = gpus.count * gpus.nodes if gpus else 1
+    if parameters > _MOST_WEIGHTS:
+        parameters = 0
+        for model in facts.models:
+            model.unknown = True
+    is_known = bool(facts.models) and not any(m.unknown for m in facts.models)
     memory = memory_of(facts, training, total) if parameters else None
     work = work_of(facts, training)
     text = sources.text(sources.entry) or ""

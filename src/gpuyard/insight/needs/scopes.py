@@ -2,6 +2,7 @@
 
 import ast
 from dataclasses import dataclass
+from typing import cast
 
 from gpuyard.insight.needs.values import UNKNOWN, UNKNOWN_REST, Function, Scope, Value
 
@@ -26,7 +27,8 @@ def add_keyword(keywords: dict[str, Value], name: str | None, value: Value) -> N
     if name is not None:
         keywords[name] = value
     elif isinstance(value, dict):
-        keywords.update({k: v for k, v in value.items() if isinstance(k, str)})
+        given = cast("dict[Value, Value]", value)
+        keywords.update({k: v for k, v in given.items() if isinstance(k, str)})
     elif value is UNKNOWN:
         keywords[UNKNOWN_REST] = UNKNOWN
 

@@ -13,8 +13,10 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.insight.needs.tools import program_of_tool
 
 # Characters; nobody writes a longer program by hand.
-LONGEST_FILE = 2_000_000
+LONGEST_FILE = 1_000_000
 _MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
+# Characters of all modules together: what is parsed in about two seconds.
+_MOST_PARSED = 3_000_000
 _LONGEST_MAGIC = 2_000
 _PYTHON_2 = re.compile(
     r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[\"']|except \w+, \w+:)", re.MULTILINE
@@ -31,6 +33,7 @@ class Sources:
         self.entry = entry
         self._texts = texts
         self._trees: dict[str, ast.Module | None] = {}
+        self._left = _MOST_PARSED
         self._modules = {_module_name(path): path for path in texts if _is_code(path)}
 
     def entry_tree(self) -> ast.Module:
@@ -39,14 +42,15 @@ class Sources:
         if "\0" in text:
             fault = "is not text"
             raise InvalidInputError.of(self.entry, fault, "name a Python program")
-        if len(text) > LONGEST_FILE:
+        code = _python_of(self.entry, text)
+        if len(code) > LONGEST_FILE:
             fault = f"is longer than {LONGEST_FILE:,} characters"
             remedy = "name the program itself, without its data"
             raise InvalidInputError.of(self.entry, fault, remedy)
         try:
-            return _parse(_python_of(self.entry, text))
+            return _parse(code)
         except SyntaxError as error:
-            raise _bad_syntax(self.entry, text, error) from None
+            raise _bad_syntax(self.entry, code, error) from None
         except (ValueError, RecursionError, MemoryError):
             fault = "cannot be parsed: it is nested too deeply"
             remedy = "check that Python itself can read it"
@@ -57,6 +61,11 @@ class Sources:
         if path not in self._trees:
             self._trees[path] = self._parsed(path)
         return self._trees[path]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether modules are left out, because all together are too long."""
+        return self._left < 0
 
     def module(self, name: str, importer: str, level: int = 0) -> str | None:
         """The path of the module that `importer` means by a name, with so many leading
@@ -89,6 +98,9 @@ class Sources:
     def _parsed(self, path: str) -> ast.Module | None:
         text = self._texts.get(path, "")
         if len(text) > LONGEST_FILE or "\0" in text:
+            return None
+        self._left -= len(text)
+        if self.is_cut:
             return None
         try:
             return _parse(_python_of(path, text))

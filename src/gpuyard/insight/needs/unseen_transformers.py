@@ -101,7 +101,9 @@ def sized_transformer(given: Sequence[Thing]) -> Thing | None:
 
 
 def _tables_in(table: Mapping[Any, Value], depth: int) -> list[Mapping[Any, Value]]:
-    inner = [each for each in table.values() if isinstance(each, dict)]
+    inner: list[Mapping[Any, Value]] = [
+        each for each in table.values() if isinstance(each, dict)
+    ]
     if depth >= _DEEPEST:
         return inner
     return inner + [t for each in inner for t in _tables_in(each, depth + 1)]
