@@ -19,6 +19,7 @@ from gpuyard.insight.needs.model_calls import ModelCalls
 from gpuyard.insight.needs.models import recognise, recognise_config
 from gpuyard.insight.needs.python_calls import HANDLERS
 from gpuyard.insight.needs.python_methods import python_method
+from gpuyard.insight.needs.timm_layers import may_have_weights, timm_part
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     UNKNOWN_CLASS,
@@ -194,9 +195,13 @@ class Library(ModelCalls):
         elif is_layer(thing.name):
             fill_layer(thing, thing.name, thing.arguments, thing.keywords)
             thing.facts["is_model"] = True
+        elif timm_part(thing):
+            pass
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
             give_spaces(thing, self._environment_in(thing))
+            if self._building and not thing.facts.get("data"):
+                thing.facts["may_have_weights"] = may_have_weights(thing)
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)

@@ -84,23 +84,30 @@ def model_of(root: Thing, seen: set[int]) -> Model:
         kind=str(kinds[0]) if kinds else "own",
         unknown=bool(unknown) or _is_mostly_unknown(parts),
         by_name=any("by_name" in part.facts for part in parts),
-        incomplete=any("unknown_size" in part.facts for part in parts),
+        incomplete=any(map(_is_unsized, parts)),
     )
+
+
+def _is_unsized(part: Thing) -> bool:
+    """Whether the program does not say how many weights a part of a model has."""
+    return "unknown_size" in part.facts or part.facts.get("may_have_weights") is True
 
 
 def _is_mostly_unknown(parts: Sequence[Thing]) -> bool:
     """Whether more layers have no known size than have one. Nets of linear layers
     alone are small.
     """
-    layers = [part for part in parts if "layer" in part.facts]
-    unknown = [part for part in layers if "unknown_size" in part.facts]
+    if any("sizes" in part.facts for part in parts):
+        return False
+    layers = [part for part in parts if "layer" in part.facts or _is_unsized(part)]
+    unknown = [part for part in layers if _is_unsized(part)]
     known = [
         part
         for part in layers
-        if "unknown_size" not in part.facts
+        if not _is_unsized(part)
         and any(isinstance(each, Parameter) for each in part.attributes.values())
     ]
-    is_plain = all(part.facts["layer"] in _PLAIN_LAYERS for part in layers)
+    is_plain = all(part.facts.get("layer") in _PLAIN_LAYERS for part in layers)
     return not is_plain and len(unknown) > len(known)
 
 

@@ -4,7 +4,14 @@ import ast
 from dataclasses import dataclass
 from typing import cast
 
-from gpuyard.insight.needs.values import UNKNOWN, UNKNOWN_REST, Function, Scope, Value
+from gpuyard.insight.needs.values import (
+    UNKNOWN,
+    UNKNOWN_REST,
+    Function,
+    Scope,
+    Thing,
+    Value,
+)
 
 _TRAINING = frozenset({"backward", "step", "train_step", "training_step", "zero_grad"})
 
@@ -29,7 +36,9 @@ def add_keyword(keywords: dict[str, Value], name: str | None, value: Value) -> N
     elif isinstance(value, dict):
         given = cast("dict[Value, Value]", value)
         keywords.update({k: v for k, v in given.items() if isinstance(k, str)})
-    elif value is UNKNOWN:
+    elif isinstance(value, Thing) and value.attributes:
+        keywords.update(value.attributes)
+    elif value is UNKNOWN or isinstance(value, Thing):
         keywords[UNKNOWN_REST] = UNKNOWN
 
 

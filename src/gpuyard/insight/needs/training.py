@@ -244,6 +244,8 @@ def _precision_of(thing: Thing) -> Precision | None:
     if thing.name.endswith(_LOADERS) and _is_half(loads):
         return Precision(_name_of(loads), 2, 2, placed(thing))
     last = thing.last_name
+    if thing.name == "vllm.LLM":
+        return Precision("half", 2, 2, placed(thing))
     if last == "autocast" and keywords.get("enabled", True) is not False:
         dtype = keywords.get("dtype", thing.argument(1, default=None))
         if not _is_full(dtype) and not _is_disabled(thing):
