@@ -1,7 +1,7 @@
 """What gpuyard reads off real public training scripts, against what people expect.
 
-`python -m benchmarks.needs_real --half development|held-out|afterwards` computes the confusion of
-the classes of GPU. Packages are downloaded with pip. Repositories come from clones
+`python -m benchmarks.needs_real --half HALF` computes the confusion of the classes of
+GPU, with `development`, `held-out` or `afterwards` for HALF. Packages are downloaded with pip. Repositories come from clones
 that lie in the folder after `--clones`, each as `OWNER+NAME`; without it, only
 packages are read.
 """

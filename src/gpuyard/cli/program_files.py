@@ -111,7 +111,7 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     if command.is_module:
         path = _module_path(folder, command.program)
     if not _is_there(path):
-        fault = f"there is no {str(path)[:_LONGEST_NAME]}"
+        fault = f"there is no file {str(path)[:_LONGEST_NAME]}"
         raise InvalidInputError.of(
             "PATH", fault, "name a script, a notebook or a folder"
         )
