@@ -1,7 +1,7 @@
 """What gpuyard reads off real public training scripts, against what people expect.
 
-`python -m benchmarks.needs_real --half development|held-out` computes the confusion of
-the classes of GPU. Packages are downloaded with pip. Repositories come from clones
+`python -m benchmarks.needs_real --half HALF` computes the confusion of the classes of
+GPU, with `development`, `held-out` or `afterwards` for HALF. Packages are downloaded with pip. Repositories come from clones
 that lie in the folder after `--clones`, each as `OWNER+NAME`; without it, only
 packages are read.
 """
@@ -131,7 +131,9 @@ def main() -> None:
         prog="python -m benchmarks.needs_real", description=__doc__
     )
     parser.add_argument(
-        "--half", choices=("development", "held-out"), default="development"
+        "--half",
+        choices=("development", "held-out", "afterwards"),
+        default="development",
     )
     parser.add_argument("--clones", type=Path, help="the folder of the clones")
     parser.add_argument("--cache", type=Path, help="where downloads are kept")

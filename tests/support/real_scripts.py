@@ -17,21 +17,29 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.cli.recommend import recommendation_for
+from gpuyard.domain.errors import InvalidInputError
 
 UNKNOWN = "not known"
 NO_GPU = "no GPU"
 SIZES_GB = (16, 24, 48, 80)
 CLASSES = (NO_GPU, *(f"{size} GB" for size in SIZES_GB), "more", UNKNOWN)
+# What stands for a program that could not be read.
+_REFUSED: dict[str, Any] = {
+    "needs": {"gpus": None},
+    "needed_gb": None,
+    "parameters": None,
+    "confidence": "low",
+}
 _USABLE = 0.95
-_TEXTS = (".py", ".yaml", ".yml", ".json", ".toml", ".sh")
+_TEXTS = (".py", ".ipynb", ".yaml", ".yml", ".json", ".toml", ".sh")
 _LONGEST = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
     """A real script. `source` is a package with its version, or a repository;
-    `archive` is the form of the package, `wheel` or `sdist`; `folder` is where the command `words` is given; `half` is `development` or
-    `held out`.
+    `archive` is the form of the package, `wheel` or `sdist`; `folder` is where the command `words` is given; `half` is `development`,
+    `held out` or `afterwards`.
 
     `memory_gb` is the least and the most that each GPU needs; None: the script does
     not say its model, or uses no GPU. `millions` counts weights, where a person can.
@@ -101,11 +109,16 @@ def read_in(script: Script, root: Path) -> dict[str, Any]:
     path = root / script.path
     found = sha256(path.read_bytes()).hexdigest()
     assert found == script.digest, f"{script.source} has another {script.path}"
-    return recommendation_for(list(script.words), root / script.folder)
+    try:
+        return recommendation_for(list(script.words), root / script.folder)
+    except InvalidInputError as error:
+        return {**_REFUSED, "unknown": [str(error)]}
 
 
 def found_class(found: dict[str, Any]) -> str:
     """The class that a recommendation says."""
+    if found["needs"]["gpus"] is None:
+        return UNKNOWN
     return class_of(found["needs"]["gpus"], found["needed_gb"])
 
 

@@ -7,9 +7,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from gpuyard.cli.launch_scripts import commands_in, script_of
 from gpuyard.domain.errors import InvalidInputError
 
 _ENDINGS = (".py", ".yaml", ".yml", ".json", ".toml", ".sh", ".slurm", ".sbatch")
@@ -24,6 +26,10 @@ _DEEPEST = 8
 _LONGEST = 2_000_000
 _LONGEST_CONFIG = 200_000
 _ALL_BYTES = 40_000_000
+_LONGEST_NAME = 500
+_MOST_WORDS = 200
+_MOST_LISTED = 200
+_MOST_CONFIGS = 500
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 _IMPORTED_MODULE = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w[\w.]*)", re.MULTILINE)
 _MOST_IMPORTED = 50
@@ -47,8 +53,21 @@ _LIKELY = (
     "__main__.py",
 )
 _INTERPRETER = re.compile(r"(python|python3|python3\.\d+|pypy3?|uv|poetry|run|conda)")
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+_TRAINS = re.compile(r"train|tune|sft|main|run")
+_LAUNCHERS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+    "horovodrun",
+    "composer",
+    "colossalai",
+)
 _LAUNCHER_MODULES = ("torch.distributed", "accelerate.", "deepspeed.")
+_CONFIG_ENDINGS = (".yaml", ".yml", ".json", ".toml")
+_HYDRA_FOLDER = re.compile(
+    r"config_path\s*=\s*[\"']((?:\.\./){1,4}[\w./-]{1,100})[\"']"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +85,33 @@ class ProgramFiles:
 
 def names_program(words: Sequence[str]) -> bool:
     """Whether the words of a command start a Python program."""
-    return any(word.endswith((".py", ".ipynb")) or word == "-m" for word in words)
+    is_launched = bool(words) and _is_launcher(words[0])
+    return any(
+        word.endswith((".py", ".ipynb"))
+        or word == "-m"
+        or (word == "--module" and is_launched)
+        for word in words
+    )
 
 
 def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     """The program that the words of a command mean, seen from `folder`;
     InvalidInputError if there is none.
     """
-    command = _split(words)
+    script = script_of(words, folder)
+    launched = _launched_by_script(words, folder)
+    command = _split(launched)
+    if script is not None and launched == words:
+        fault = f"{script.name} starts no Python program that can be found"
+        raise InvalidInputError.of("PATH", fault, "name the program itself")
+    tool = _tool(command, folder)
+    if tool is not None:
+        return tool
     path = folder / command.program
     if command.is_module:
         path = _module_path(folder, command.program)
-    if not path.exists():
-        fault = f"there is no {path}"
+    if not _is_there(path):
+        fault = f"there is no file {str(path)[:_LONGEST_NAME]}"
         raise InvalidInputError.of(
             "PATH", fault, "name a script, a notebook or a folder"
         )
@@ -88,21 +121,105 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     entry = path.relative_to(root).as_posix()
     texts = dict(_texts(root))
     texts[entry] = _entry_text(path)
+    texts |= _configs_above(texts[entry], root)
     for package in _packages_beside(texts[entry], root):
         found = _texts(package, _MOST_FILES - len(texts))
         texts |= {f"{package.name}/{name}": text for name, text in found}
+    texts |= _named_configs(command, folder)
+    return ProgramFiles(texts, entry, command.arguments, command.launcher, path)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a regular file or a folder: others may never end."""
+    try:
+        return path.is_file() or path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _tool(command: "_CommandParts", folder: Path) -> ProgramFiles | None:
+    """What is read in place of a command of a library; None for any other command."""
+    from gpuyard.insight.needs.tools import program_of_tool
+
+    path = folder / command.program
+    text = program_of_tool([command.program, *command.arguments])
+    if text is None or command.is_module or _is_there(path):
+        return None
+    entry = Path(command.program).name
+    texts = {entry: text, **_named_configs(command, folder)}
     return ProgramFiles(texts, entry, command.arguments, command.launcher, path)
 
 
 def program_path(words: Sequence[str], folder: Path) -> Path | None:
     """The file that the words of a command start; None if there is none."""
+    words = _launched_by_script(words, folder)
     if not names_program(words):
         return None
     command = _split(words)
     path = folder / command.program
     if command.is_module:
         path = _module_path(folder, command.program)
-    return path if path.is_file() else None
+    return path if _is_there(path) and not path.is_dir() else None
+
+
+def _launched_by_script(words: Sequence[str], folder: Path) -> Sequence[str]:
+    """The command that starts the program, also where a shell script has it."""
+    script = script_of(words, folder)
+    if script is None:
+        return words
+    commands = islice(commands_in(script, words), _MOST_LISTED)
+    found = [each for each in commands if names_program(each) or _is_tool(each)]
+    launched = [each for each in found if any(map(_is_launcher, each))]
+    trained = [each for each in found if _TRAINS.search(" ".join(each))]
+    return next(iter([*launched, *trained, *found]), words)
+
+
+def _is_tool(words: Sequence[str]) -> bool:
+    from gpuyard.insight.needs.tools import program_of_tool
+
+    return program_of_tool(words) is not None
+
+
+def _named_configs(command: "_CommandParts", folder: Path) -> dict[str, str]:
+    """The configuration files that the words of a command name: they mean the folder
+    where it is given, wherever the program is.
+    """
+    found: dict[str, str] = {}
+    for word in (*command.launcher, *command.arguments)[:_MOST_WORDS]:
+        name = word.rpartition("=")[2] if word.startswith("-") else word
+        if not name.endswith(_CONFIG_ENDINGS) or len(name) > _LONGEST_NAME:
+            continue
+        path = folder / name
+        is_file = _is_there(path) and not path.is_dir()
+        text = _small_text(path) if is_file else None
+        if text is not None:
+            found[name.removeprefix("./")] = text
+    return found
+
+
+def _configs_above(text: str, root: Path) -> dict[str, str]:
+    """The configurations of Hydra in a folder above the program, such as `../configs`,
+    by their paths as if that folder were the program's own.
+    """
+    found = _HYDRA_FOLDER.search(text)
+    if found is None:
+        return {}
+    folder = root / found[1]
+    name = re.sub(r"^(\.\./)+", "", found[1]).strip("/")
+    if ".." in name or not folder.is_dir() or folder.is_symlink():
+        return {}
+    texts = _texts(folder, _MOST_CONFIGS)
+    return {f"{name}/{path}": text for path, text in texts}
+
+
+def _small_text(path: Path) -> str | None:
+    """A text of a usual length; None for any other file."""
+    try:
+        if path.stat().st_size > _LONGEST_CONFIG:
+            return None
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def own_modules(text: str, root: Path) -> list[Path]:
@@ -131,7 +248,7 @@ def _split(words: Sequence[str]) -> _CommandParts:
         raise InvalidInputError.of(
             "PATH", "names no program", "name a script such as train.py"
         )
-    is_module = place > 0 and words[place - 1] == "-m"
+    is_module = place > 0 and words[place - 1] in ("-m", "--module")
     end_of_launcher = place - 1 if is_module else place
     return _CommandParts(
         launcher=tuple(words[:end_of_launcher]),
@@ -148,7 +265,8 @@ def _place_of_program(words: Sequence[str]) -> int | None:
     is_launched = any(_is_launcher(word) for word in words)
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else ""
-        if word == "-m" and following and not _is_launcher(following):
+        is_module = word == "-m" or (word == "--module" and is_launched)
+        if is_module and following and not _is_launcher(following):
             return place + 1
         if word.endswith((".py", ".ipynb")):
             return place
@@ -165,8 +283,13 @@ def _is_launcher(word: str) -> bool:
 
 
 def _module_path(folder: Path, module: str) -> Path:
-    base = folder.joinpath(*module.split("."))
-    return base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+    parts = module.split(".")
+    bases = [folder.joinpath(*parts), folder.joinpath("src", *parts)]
+    paths = [
+        base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+        for base in bases
+    ]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _entry_of(folder: Path) -> Path:
@@ -232,9 +355,10 @@ def _packages_beside(text: str, root: Path) -> Iterator[Path]:
         if folder == Path.home() or folder == Path(folder.anchor):
             return
         for name in names:
-            if name not in here and (folder / name / "__init__.py").is_file():
-                here.add(name)
-                yield folder / name
+            for package in (folder / name, folder / "src" / name):
+                if name not in here and (package / "__init__.py").is_file():
+                    here.add(name)
+                    yield package
         if any((folder / name).exists() for name in _TOP_OF_PROJECT):
             return
 

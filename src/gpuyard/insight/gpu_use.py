@@ -67,9 +67,10 @@ def no_gpu_sign(line: str) -> str | None:
 
 @lru_cache(16)  # many jobs of one request run one program
 def _sign_in(source: str) -> str | None:
-    modules = sorted(imported(source) & _GPU_MODULES)
-    if modules:
-        return f"import {modules[0]}"
+    if any(module in source for module in _GPU_MODULES):
+        modules = sorted(imported(source) & _GPU_MODULES)
+        if modules:
+            return f"import {modules[0]}"
     tree = _parsed(source)
     if tree is None:
         return None
@@ -108,6 +109,7 @@ def _switches(call: ast.Call) -> list[str]:
     return []
 
 
+@lru_cache(2)  # each source is asked about twice, one after the other
 def _parsed(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():

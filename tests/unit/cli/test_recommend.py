@@ -1,6 +1,7 @@
 """`gpuyard recommend`, which reads files and asks no server."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,15 @@ def test_bad_files_get_one_clear_error(folder: Path) -> None:
     (folder / "empty").mkdir()
     with (folder / "large.py").open("wb") as large:
         large.truncate(50_000_000)
+    os.mkfifo(folder / "pipe.yaml")
+    os.mkfifo(folder / "pipe.py")  # who opens it waits for a writer
     with pytest.raises(InvalidInputError, match="there is no"):
         read_program(["missing.py"], folder)
+    with pytest.raises(InvalidInputError, match=r"there is no file .*pipe\.py"):
+        read_program(["pipe.py"], folder)
+    with pytest.raises(InvalidInputError, match="there is no"):
+        read_program(["x" * 5000], folder)
+    assert read_program(["train.py", "--config", "pipe.yaml"], folder).texts
     with pytest.raises(InvalidInputError, match="not UTF-8"):
         read_program(["binary.py"], folder)
     with pytest.raises(InvalidInputError, match="50 MB"):

@@ -230,14 +230,15 @@ def hydra_config(host: Expressions, function: Function, line: CommandLine) -> Va
         return UNKNOWN
     parts = [host.sources.entry.rpartition("/")[0]]
     parts += folder.split("/") if isinstance(folder, str) else []
-    path = _normal(parts)
+    path = normal_path(parts)
     texts = {p: host.sources.text(p) or "" for p in host.sources.paths()}
     words = [f"{key}={value}" for key, value in line.assignments.items()]
     chosen = line.given(["config_name"]) or [name]
     return composed(texts, path, chosen[0].removesuffix(".yaml"), words)
 
 
-def _normal(parts: Iterable[str]) -> str:
+def normal_path(parts: Iterable[str]) -> str:
+    """The path that parts make, without `.` and `..`."""
     found: list[str] = []
     for part in "/".join(parts).split("/"):
         if part == "..":

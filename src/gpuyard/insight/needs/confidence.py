@@ -1,18 +1,25 @@
 """How sure a recommendation is, and why."""
 
-from gpuyard.insight.needs.facts import Facts, Model, vision_in
-from gpuyard.insight.needs.layer_costs import has_convolutions
-from gpuyard.insight.needs.memory import length_of
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.gpus import uses_tpu
+from gpuyard.insight.needs.layer_costs import has_convolutions, is_sequence_model
+from gpuyard.insight.needs.made_models import Model, vision_in
+from gpuyard.insight.needs.memory import Memory, length_of
 from gpuyard.insight.needs.training import Training
+
+# No GPU has more memory.
+_LARGEST_GPU_GB = 288
 
 
 def confidence_of(
-    facts: Facts, training: Training, uses_gpu: bool
+    facts: Facts, training: Training, uses_gpu: bool, memory: Memory | None = None
 ) -> tuple[str, list[str]]:
     """`high`, `medium` or `low`, with the reasons."""
     if not uses_gpu:
         return _without_gpu(facts)
     missing = _missing(facts)
+    if memory is not None and memory.activations > _LARGEST_GPU_GB:
+        missing.append("no GPU could hold a batch as large as that which was read")
     assumed = _assumed(facts, training)
     if missing:
         return "low", [*missing, *assumed]
@@ -22,6 +29,8 @@ def confidence_of(
 
 
 def _without_gpu(facts: Facts) -> tuple[str, list[str]]:
+    if uses_tpu(facts):
+        return "medium", ["it is meant for a TPU, and for no GPU"]
     if facts.models:
         return "medium", ["its model is never moved to a GPU"]
     return "medium", ["nothing in the program uses a GPU"]
@@ -45,6 +54,12 @@ def _is_for_images(model: Model) -> bool:
     return has_convolutions(model.thing)
 
 
+def _has_sequences(model: Model) -> bool:
+    if model.kind != "own":
+        return model.kind in ("decoder", "encoder", "seq2seq")
+    return is_sequence_model(model.thing) and not has_convolutions(model.thing)
+
+
 def _assumed(facts: Facts, training: Training) -> list[str]:
     found: list[str] = []
     if any(model.by_name for model in facts.models):
@@ -60,7 +75,7 @@ def _assumed(facts: Facts, training: Training) -> list[str]:
     if facts.pixels is None and any(map(_is_for_images, facts.models)):
         found.append("the size of the images is assumed")
     for model in facts.models[:1]:
-        if model.kind in ("decoder", "encoder", "seq2seq"):
+        if _has_sequences(model):
             (length, is_said) = length_of(facts, model)
             if not is_said:
                 found.append(f"sequences of {length} tokens are assumed")

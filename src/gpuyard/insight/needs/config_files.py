@@ -91,6 +91,12 @@ def composed(
     return _resolved(found, found, [_MOST_NODES], 0)
 
 
+def resolved(config: dict[Value, Value]) -> dict[Value, Value]:
+    """A configuration with its references `${a.b}` replaced."""
+    found = _resolved(config, config, [_MOST_NODES], 0)
+    return found if isinstance(found, dict) else config
+
+
 def _pair(word: str) -> tuple[str, Value]:
     (key, _, text) = word.partition("=")
     try:
@@ -123,7 +129,12 @@ def _compose(
         return own
     defaults: Any = own.pop("defaults", [])
     found: dict[Value, Value] = {}
+    group_folder = name.rpartition("/")[0]
     for entry in defaults if isinstance(defaults, list) else []:
+        if isinstance(entry, str) and entry != "_self_":
+            beside = f"{group_folder}/{entry}" if group_folder else entry
+            inner = _compose(texts, folder, beside, choices, budget, depth + 1)
+            found |= inner if isinstance(inner, dict) else {}
         for group, choice in _default(entry):
             picked = choices.get(group, choice)
             inner = _compose(

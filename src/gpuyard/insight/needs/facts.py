@@ -7,11 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuyard.insight.needs.expressions import Expressions, code_of
+from gpuyard.insight.needs.expressions import Expressions
 from gpuyard.insight.needs.image_sizes import SIZE_NAMES, image_side, side_of
-from gpuyard.insight.needs.layers import parts_of, weights_of
-from gpuyard.insight.needs.named_options import config_given, model_named
-from gpuyard.insight.needs.tables import KnownData, KnownVision
+from gpuyard.insight.needs.made_models import Model, model_of, models_of, placed
+from gpuyard.insight.needs.named_options import (
+    config_given,
+    model_named,
+    options_given,
+    read_deepspeed,
+)
+from gpuyard.insight.needs.tables import KnownData
+from gpuyard.insight.needs.unseen_transformers import sized_transformer
 from gpuyard.insight.needs.values import (
     LibraryCall,
     Place,
@@ -28,6 +34,9 @@ _BATCH_NAMES = (
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",
+    "microbatch_size",
+    "device_train_microbatch_size",
+    "device_train_batch_size",
     "micro_batch",
     "device_batch_size",
     "batch_size_per_gpu",
@@ -39,6 +48,7 @@ _BATCH_NAMES = (
 _LENGTH_NAMES = (
     "max_seq_length",
     "max_seq_len",
+    "max_sequence_length",
     "block_size",
     "sequence_length",
     "seq_length",
@@ -46,6 +56,7 @@ _LENGTH_NAMES = (
     "seqlen",
     "context_length",
     "context_size",
+    "sequence_len",
     "ctx_len",
     "n_ctx",
     "max_length",
@@ -80,10 +91,12 @@ _STEP_NAMES = (
 )
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
-_NO_TRAINING = re.compile(r"eval|val|test|pred|infer|sample")
+# Batches of another kind, and those of all GPUs and steps together.
+_NO_BATCH = re.compile(r"eval|val|test|pred|infer|sample|total|global|effective")
 _GRADIENTS = re.compile(
     r"\.backward\(|\b(?:jax|nnx|eqx|hk)\.(?:value_and_)?grad\b|GradientTape\("
 )
+_TRAINS = re.compile(r"\boptim|Trainer\b|\.fit\(|_train\b|\btrain_")
 _MOST_SETTINGS = 20_000
 
 
@@ -95,21 +108,6 @@ class Said:
     place: Place | None = None
     name: str = ""
     assumed: bool = False
-
-
-@dataclass(slots=True)
-class Model:
-    """A model that the program makes. `trainable` weights get gradients."""
-
-    place: Place
-    thing: Thing
-    parameters: int
-    trainable: int
-    name: str
-    kind: str
-    unknown: bool = False
-    by_name: bool = False
-    incomplete: bool = False
 
 
 @dataclass(slots=True)
@@ -131,6 +129,7 @@ class Facts:
     complete: bool = True
     own_attention: bool = False
     takes_gradients: bool = False
+    trains: bool = False
 
     def named(self, *names: str) -> Iterator[Thing]:
         """The calls whose last names are these."""
@@ -143,21 +142,27 @@ class Facts:
 def facts_of(host: Expressions, scope: Scope) -> Facts:
     """Read the facts off a program that was followed."""
     found = Facts(host.calls)
-    found.complete = host.steps_left > 0
+    found.complete = host.steps_left > 0 and not host.sources.is_cut
     texts = _texts_followed(host)
     found.own_attention = _has_own_attention(texts)
     found.takes_gradients = any(map(_GRADIENTS.search, texts))
-    found.settings = _settings(scope)
-    config = config_given(host)
-    if config is not None:
-        host.record(config)
+    found.trains = found.takes_gradients or any(map(_TRAINS.search, texts))
+    found.settings = {**_settings(scope), **_short_names(scope)}
+    files = (config_given(host), options_given(host))
+    given = [each for each in files if each is not None]
+    for each in given:
+        host.record(each)
+    read_deepspeed(host)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
     settle_averages(host.calls)
-    found.models = _models(host.calls)
-    named = None if found.models else model_named(host, found.settings)
+    found.models = models_of(host.calls)
+    is_known = any(not model.unknown for model in found.models)
+    named = None if is_known else model_named(host, found.settings)
+    if named is None and not is_known:
+        named = sized_transformer(given)
     if named is not None:
-        found.models = [_model(named, set())]
+        found.models = [model_of(named, set())]
     _read_data(found)
     _read_trainer(found)
     _read_loaders(found)
@@ -185,7 +190,8 @@ def _pixels(found: Facts) -> int | None:
 
 
 def _texts_followed(host: Expressions) -> list[str]:
-    paths = sorted({call.thing.place.path for call in host.calls})
+    called = {call.thing.place.path for call in host.calls}
+    paths = sorted({host.sources.entry, *called})
     return [host.sources.text(path) or "" for path in paths]
 
 
@@ -196,13 +202,6 @@ def _has_own_attention(texts: Sequence[str]) -> bool:
     if any("scaled_dot_product" in text or "flash_attn" in text for text in texts):
         return False
     return any("softmax" in text and "transpose" in text for text in texts)
-
-
-def placed(thing: Thing) -> Place:
-    """Where an object was made, with the code there."""
-    node = thing.facts.get("node")
-    text = code_of(node) if node is not None else ""
-    return Place(thing.place.path, thing.place.line, text)
 
 
 def _given(host: Expressions) -> Mapping[str, Value]:
@@ -225,6 +224,16 @@ def _settings(scope: Scope) -> dict[str, Value]:
     for name, value in scope.names.items():
         _add_setting(found, name, value, 0, left)
     return found
+
+
+def _short_names(scope: Scope) -> dict[str, Value]:
+    """What `B` and `T` stand for, where a program has both: batch and tokens."""
+    (batch, tokens) = (whole(scope.names.get(name)) for name in ("B", "T"))
+    return (
+        {"device_batch_size": batch, "max_seq_length": tokens}
+        if batch and tokens
+        else {}
+    )
 
 
 def _add_setting(
@@ -264,58 +273,10 @@ def _setting(found: Facts, names: tuple[str, ...]) -> Said | None:
 def _other_batch(found: Facts) -> Said | None:
     """A batch of any other name that is not for evaluation."""
     for name in found.settings:
-        if name.endswith("batch_size") and not _NO_TRAINING.search(name):
+        if name.endswith("batch_size") and not _NO_BATCH.search(name):
             said = _setting(found, (name,))
             if said is not None:
                 return said
-    return None
-
-
-def _models(calls: list[LibraryCall]) -> list[Model]:
-    """The models that are part of no other."""
-    made = [call.thing for call in calls if call.thing.facts.get("is_model")]
-    roots = [thing for thing in made if not thing.facts.get("inside")]
-    inner: set[int] = set()
-    for root in roots:
-        inner |= {id(part) for part in parts_of(root)[1:]}
-    seen: set[int] = set()
-    found: list[Model] = []
-    for root in roots:
-        if id(root) in inner or id(root) in seen:
-            continue
-        seen.add(id(root))
-        model = _model(root, seen)
-        if model.parameters or model.unknown:
-            found.append(model)
-    return found
-
-
-def _model(root: Thing, seen: set[int]) -> Model:
-    weights = [w for w in weights_of(root) if id(w) not in seen]
-    seen |= {id(weight) for weight in weights}
-    parts = parts_of(root)
-    unknown = [part for part in parts if "unknown_model" in part.facts]
-    kinds = [part.facts["kind"] for part in parts if "kind" in part.facts]
-    names = [part.facts["model_name"] for part in parts if "model_name" in part.facts]
-    return Model(
-        place=root.place if "option" in root.facts else placed(root),
-        thing=root,
-        parameters=sum(weight.count for weight in weights),
-        trainable=sum(weight.count for weight in weights if not weight.frozen),
-        name=str(names[0]) if names else root.last_name,
-        kind=str(kinds[0]) if kinds else "own",
-        unknown=bool(unknown),
-        by_name=any("by_name" in part.facts for part in parts),
-        incomplete=any("unknown_size" in part.facts for part in parts),
-    )
-
-
-def vision_in(model: Model) -> KnownVision | None:
-    """What is known of the first published model for images that is in a model."""
-    for part in parts_of(model.thing):
-        found = part.facts.get("vision")
-        if isinstance(found, KnownVision):
-            return found
     return None
 
 
@@ -432,7 +393,14 @@ def _length(found: Facts) -> Said | None:
             is_generation = call.thing.last_name in ("generate", "GenerationConfig")
             if value and not is_generation:
                 return Said(value, placed(call.thing), name)
-    return _setting(found, _LENGTH_NAMES)
+    return _generated(found) or _setting(found, _LENGTH_NAMES)
+
+
+def _generated(found: Facts) -> Said | None:
+    """The tokens of a prompt and its answer, as trainers of rewards name them."""
+    names = ("max_prompt_length", "max_completion_length")
+    (prompt, answer) = (whole(found.settings.get(name)) for name in names)
+    return Said(prompt + answer, None, names[1]) if prompt and answer else None
 
 
 def _read_loops(found: Facts, host: Expressions) -> None:

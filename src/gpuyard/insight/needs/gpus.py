@@ -8,18 +8,23 @@ from dataclasses import dataclass
 
 from gpuyard.insight.gpu_use import says_gpu
 from gpuyard.insight.needs.config_files import parsed_config
-from gpuyard.insight.needs.facts import Facts, placed
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.made_models import placed
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import Place, Thing, Value, whole
 
 _COUNT_OPTIONS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|gpus[-_]per[-_]node)"
-    r"(?:=|\s+)(\d{1,4})"
+    r"(?:=|\s+)(\d{1,4})(?!\d)"
 )
 _NODE_OPTIONS = re.compile(
-    r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
+    r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})(?!\d)"
 )
-_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})")
+# `-n` of Composer.
+_COMPOSER = re.compile(r"\bcomposer\b.{0,200}?\s(?:-n|--nproc)[= ]\s*(\d{1,4})(?!\d)")
+# Options of programs that start their own processes. One GPU may be its number.
+_OWN_OPTION = re.compile(r"--(?:num[-_]gpus?|n[-_]?gpus?|gpus)")
+_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})(?!\d)")
 _TAKE_ANY = ("Trainer", "Accelerator", "Fabric")
 _TAKE_ANY_OF = (
     "transformers",
@@ -40,7 +45,13 @@ _JAX = re.compile(
     r"|^[ \t]*(?:import|from)[ \t]+(?:optax|flax|haiku|equinox)\b",
     re.MULTILINE,
 )
+_TENSORFLOW_1 = re.compile(
+    r"\btf\.(?:compat\.v1\.)?"
+    r"(?:estimator\.|Session\(|layers\.|contrib\.|train\.\w{0,40}Optimizer\()"
+)
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
+_MOST_READ = 100
+_MOST_OF_A_NODE = 64
 _LONGEST_SCRIPT = 100_000
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
@@ -59,18 +70,20 @@ def gpu_sign(
     facts: Facts, sources: Sources, arguments: Sequence[str]
 ) -> tuple[str, Place | None] | None:
     """What in a program is meant for a GPU, and where; None if it runs on the CPU."""
-    if _chooses_cpu(facts, arguments):
+    if _chooses_cpu(facts, arguments) or uses_tpu(facts):
         return None
     for call in facts.calls:
         thing = call.thing
         sign = _sign_of(thing)
         if sign is not None:
             return sign, placed(thing)
-    for path in _followed(facts, sources):
+    for path in _followed(facts, sources)[:_MOST_READ]:
         text = sources.text(path) or ""
         sign = says_gpu(text, arguments)
         if sign is None and _JAX.search(text):
             sign = "JAX computes on a GPU where there is one"
+        if sign is None and _TENSORFLOW_1.search(text):
+            sign = "TensorFlow computes on a GPU where there is one"
         if sign is not None:
             return sign, Place(path, 0)
     return None
@@ -102,14 +115,24 @@ def _chooses_cpu(facts: Facts, arguments: Sequence[str]) -> bool:
     return any(call.thing.keywords.get("use_cpu") is True for call in facts.calls)
 
 
+def uses_tpu(facts: Facts) -> bool:
+    """Whether an option or a configuration of the program chooses a TPU."""
+    given = facts.settings
+    kinds = [given.get(name) for name in ("hardware", "accelerator", "device")]
+    is_named = any(isinstance(given.get(name), str) for name in ("tpu_name", "tpu"))
+    return "tpu" in kinds or given.get("use_tpu") is True or is_named
+
+
 def _sign_of(thing: Thing) -> str | None:
     """Why a call is meant for a GPU."""
     last = thing.last_name
     name = thing.name
     if last.endswith(_TAKE_ANY) and name.startswith(_TAKE_ANY_OF):
         return f"{last} uses a GPU where there is one"
-    if last in _ALWAYS or last == "cuda" or name == "deepspeed.initialize":
+    if last in _ALWAYS or last == "cuda":
         return last
+    if name == "deepspeed.initialize":
+        return name
     if name in _DEVICE_NAMES:
         return name
     if last in ("to", "device") and any(map(_is_cuda, _words_of(thing))):
@@ -152,13 +175,31 @@ def _is_cuda(value: Value) -> bool:
     return text.startswith(("cuda", "gpu")) or text in ("gpu_hist", "auto")
 
 
+def launched_gpus(launcher: Sequence[str], config: Thing | None) -> GpuCount | None:
+    """How many GPUs the words of a launcher say, or its configuration file."""
+    found = _launched(" ".join(launcher))
+    if found is not None or config is None:
+        return found
+    processes = whole(config.keywords.get("num_processes"))
+    if not processes:
+        return None
+    nodes = whole(config.keywords.get("num_machines")) or 1
+    count = max(processes // nodes, 1)
+    return GpuCount(count, nodes, config.place, f"num_processes: {processes}")
+
+
 def gpus_of(
-    facts: Facts, sources: Sources, launcher: Sequence[str], environment: dict[str, str]
+    facts: Facts,
+    sources: Sources,
+    arguments: Sequence[str],
+    environment: dict[str, str],
 ) -> GpuCount:
-    """How many GPUs the program uses; one where nothing says more."""
-    launched = _launched(" ".join(launcher))
-    if launched is not None:
-        return launched
+    """How many GPUs a program uses whose launcher does not say it; one where nothing
+    says more.
+    """
+    own = _own_count(arguments)
+    if own is not None:
+        return own
     for call in facts.calls:
         found = _count_of(call.thing)
         if found is not None:
@@ -171,9 +212,21 @@ def gpus_of(
     return _scripted(sources) or GpuCount(1)
 
 
+def _own_count(arguments: Sequence[str]) -> GpuCount | None:
+    """What an option of the program says, such as `--gpus 4`."""
+    for at, word in enumerate(arguments):
+        (option, equals, value) = word.partition("=")
+        if _OWN_OPTION.fullmatch(option):
+            given = value if equals else " ".join(arguments[at + 1 : at + 2])
+            count = _number_of_devices(given)
+            if count is not None and 1 < count <= _MOST_OF_A_NODE:
+                return GpuCount(count, reason=f"`{option} {given}`")
+    return None
+
+
 def _launched(line: str) -> GpuCount | None:
     """What the words of a launcher say."""
-    count = _COUNT_OPTIONS.search(line) or _MPI.search(line)
+    count = _COUNT_OPTIONS.search(line) or _MPI.search(line) or _COMPOSER.search(line)
     if count is None:
         return None
     nodes = _NODE_OPTIONS.search(line)
@@ -234,18 +287,20 @@ def _number_of_devices(devices: Value) -> int | None:
 def _scripted(sources: Sources) -> GpuCount | None:
     """What scripts beside the program say that launch it."""
     entry = sources.entry.rpartition("/")[2]
+    named = re.compile(rf"(?:^|[\s/]){re.escape(entry)}(?:\s|$)")
     for path in sources.paths():
         text = sources.text(path) or ""
         if len(text) > _LONGEST_SCRIPT:
             continue
         if path.endswith((".sh", ".slurm", ".sbatch", "Makefile")) and entry in text:
             for line in text.replace("\\\n", " ").splitlines():
-                found = _launched(line) if entry in line else None
+                found = _launched(line) if named.search(line) else None
                 if found is not None and not line.lstrip().startswith("#"):
                     return GpuCount(
                         found.count, found.nodes, Place(path, 0), found.reason
                     )
         is_beside = "/" not in path and path.endswith((".yaml", ".yml"))
+        is_beside = is_beside and entry.endswith(".py")
         if is_beside and "num_processes" in text:
             config = parsed_config(text)
             count = (

@@ -21,8 +21,10 @@ from gpuyard.insight.needs.imports import Imports
 from gpuyard.insight.needs.library import Library
 from gpuyard.insight.needs.scopes import (
     Ending,
+    add_keyword,
     bind,
     is_class_scope,
+    is_suggestion,
     known_value,
     merge,
     trains,
@@ -133,11 +135,9 @@ class Interpreter(Imports):
         arguments = self.elements(node.args, scope)
         keywords: dict[str, Value] = {}
         for keyword in node.keywords:
-            value = self.evaluate(keyword.value, scope)
-            if keyword.arg is not None:
-                keywords[keyword.arg] = value
-            elif isinstance(value, dict):
-                keywords.update({k: v for k, v in value.items() if isinstance(k, str)})
+            add_keyword(keywords, keyword.arg, self.evaluate(keyword.value, scope))
+        if function is UNKNOWN and is_suggestion(node):
+            return self._library.suggested(arguments)
         return self.call_value(function, arguments, keywords, node, scope)
 
     def call_value(
@@ -278,6 +278,7 @@ class Interpreter(Imports):
         """Give a target a value."""
         match target:
             case ast.Name():
+                self._library.rebound(scope.names.get(target.id), value)
                 scope.names[target.id] = value
             case ast.Attribute():
                 self._assign_attribute(target, value, scope)
@@ -345,7 +346,12 @@ class Interpreter(Imports):
             name = code_of(
                 decorator.func if isinstance(decorator, ast.Call) else decorator
             )
-            function.decorators[name] = self.evaluate(decorator, scope)
+            key = (
+                name
+                if name not in function.decorators
+                else f"{len(function.decorators)}.{name}"
+            )
+            function.decorators[key] = self.evaluate(decorator, scope)
         scope.names[node.name] = function
         self._library.decorated(function)
 

@@ -6,19 +6,37 @@ import ast
 from typing import Any
 
 from gpuyard.insight.needs import command_line as options
+from gpuyard.insight.needs.config_files import parsed_config
 from gpuyard.insight.needs.expressions import Expressions
 from gpuyard.insight.needs.python_calls import deep_copy
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     Bound,
+    External,
     Function,
     Place,
     Scope,
     Thing,
     UserClass,
     Value,
+    number,
     whole,
 )
+
+_MOST_BASES = 10
+
+
+def _take_over(receiver: Thing, config: dict[Value, Value], depth: int) -> None:
+    for key, value in config.items():
+        if not isinstance(key, str) or depth > _MOST_BASES:
+            continue
+        inner = receiver.attributes.get(key)
+        if isinstance(inner, Thing) and isinstance(value, dict):
+            _take_over(inner, value, depth + 1)
+        elif isinstance(inner, dict) and isinstance(value, dict):
+            receiver.attributes[key] = {**inner, **value}
+        else:
+            receiver.attributes[key] = value
 
 
 class Launches:
@@ -115,6 +133,51 @@ class Launches:
         if not isinstance(make, Function):
             return UNKNOWN
         return self._host.call_value(make, [], {}, thing.facts["node"], make.scope)
+
+    def _config_from_file(self, thing: Thing, node: ast.AST, scope: Scope) -> Value:
+        """`Config.from_json_file(path)`: the configuration with what the file says."""
+        path = thing.argument(0, "json_file", "path", "yaml_file")
+        text = self._host.sources.text(path) if isinstance(path, str) else None
+        config = parsed_config(text) if text is not None else UNKNOWN
+        if not isinstance(config, dict):
+            thing.facts["unknown_config"] = path
+            return thing
+        keywords = {key: value for key, value in config.items() if isinstance(key, str)}
+        kind = External(thing.name.rpartition(".")[0])
+        return self._host.call_value(kind, [], keywords, node, scope)
+
+    def _method_merge_from_file(self, receiver: Thing, thing: Thing) -> Value:
+        """A configuration of yacs takes over what a file says."""
+        path = thing.argument(0, "cfg_filename")
+        for config in self._with_bases(path, 0):
+            _take_over(receiver, config, 0)
+        return None
+
+    def _with_bases(self, path: Value, depth: int) -> list[dict[Value, Value]]:
+        """What a file says, after those on which it is based."""
+        text = self._host.sources.text(path) if isinstance(path, str) else None
+        config = parsed_config(text) if text is not None else UNKNOWN
+        if not isinstance(config, dict) or depth > _MOST_BASES:
+            return []
+        base = config.pop("_BASE_", config.pop("BASE", None))
+        if isinstance(base, list):
+            base = base[0] if base else None
+        before: list[dict[Value, Value]] = []
+        if isinstance(base, str) and base:
+            folder = str(path).rpartition("/")[0]
+            before = self._with_bases(options.normal_path([folder, base]), depth + 1)
+        return [*before, config]
+
+    def _method_merge_from_list(self, receiver: Thing, thing: Thing) -> Value:
+        """A configuration of yacs takes over `[KEY, value, KEY, value, …]`."""
+        words = thing.argument(0, "cfg_list")
+        if isinstance(words, list | tuple):
+            for key, value in zip(words[::2], words[1::2], strict=False):
+                found: dict[Any, Value] = {}
+                given = options.literal(value) if isinstance(value, str) else value
+                options.set_path(found, str(key), given)
+                _take_over(receiver, found, 0)
+        return None
 
     def _trainer_options(self, thing: Thing) -> Value:
         """`Trainer.from_argparse_args(args, …)` of Lightning, which knows each option
@@ -243,6 +306,16 @@ class Launches:
         if found is None:
             return self.attribute(path)
         return self._host.imported(found).names.get(name, UNKNOWN)
+
+    def suggested(self, arguments: list[Value]) -> Value:
+        """What Optuna may try: of numbers the largest, so that all others fit, too."""
+        choices = arguments[1:]
+        if choices and isinstance(choices[0], list | tuple):
+            choices = list(choices[0])
+        numbers = [each for each in choices if number(each) is not None]
+        if numbers and len(numbers) == len(choices):
+            return max(numbers)
+        return choices[0] if choices else UNKNOWN
 
     def _device_count(self, thing: Thing, scope: Scope) -> Value:
         return whole(self._host.environment.get("LOCAL_WORLD_SIZE")) or 1

@@ -15,6 +15,7 @@ _UPSAMPLING = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 _POOLS = ("MaxPool1d", "MaxPool2d", "AvgPool2d")
 _NORMS = ("BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm2d")
 _LARGEST_SIDE = 2048
+_SMALLEST_PATCH = 2
 # A norm keeps its input, and the next layer keeps the output of the activation between
 # them; besides, there are gradients for a moment, and the workspaces of cuDNN.
 _BESIDES = 1.2
@@ -52,6 +53,7 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     side = float(pixels)
     if _begins_small(model):
         side = 1.0
+    patches = patches_of(model, pixels)
     macs = 0.0
     activations = 0.0
     width = 3
@@ -77,12 +79,58 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             side = min(side * 2, _LARGEST_SIDE)
         elif layer == "Linear":
             weight = part.attributes.get("weight")
-            macs += weight.count if isinstance(weight, Parameter) else 0
-            activations += 2 * (whole(part.attributes.get("out_features")) or 0)
+            tokens = patches.tokens_of(part) if patches else 1.0
+            macs += tokens * (weight.count if isinstance(weight, Parameter) else 0)
+            activations += (
+                tokens * 2 * (whole(part.attributes.get("out_features")) or 0)
+            )
+        elif layer == "LayerNorm" and patches:
+            weight = part.attributes.get("weight")
+            count = weight.count if isinstance(weight, Parameter) else 0
+            activations += count * patches.tokens_of(part)
         elif "output_shape" in part.facts:
             activations += 2 * prod(part.facts["output_shape"])
         side_of[width] = side
     return LayerCosts(macs / 1e9, _BESIDES * activations / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """The parts into which a model cuts an image: how many, and how wide it makes each.
+
+    Where a model makes the parts wider, it has fewer: four times for twice the width.
+    """
+
+    count: float
+    width: int
+
+    def tokens_of(self, part: Thing) -> float:
+        """For how many parts a layer works."""
+        weight = part.attributes.get("weight")
+        shape = weight.shape if isinstance(weight, Parameter) else ()
+        width = min(shape, default=0)
+        return self.count * min(self.width / width, 1.0) ** 2 if width else 1.0
+
+
+def patches_of(model: Thing, pixels: int) -> Patches | None:
+    """The patches of a vision transformer of a program's own; None of another model."""
+    parts = parts_of(model)
+    layers = [part.facts.get("layer") for part in parts]
+    if (
+        layers.count("Linear") <= 2 * layers.count("Conv2d")
+        or "LayerNorm" not in layers
+    ):
+        return None
+    for part in parts:
+        if part.facts.get("layer") == "Conv2d":
+            stride = _last(part.attributes.get("stride"), 1)
+            kernel = _last(part.attributes.get("kernel_size"), 0)
+            width = whole(part.attributes.get("out_channels"))
+            is_patch = stride == kernel and stride >= _SMALLEST_PATCH
+            return (
+                Patches((pixels / stride) ** 2, width) if is_patch and width else None
+            )
+    return None
 
 
 def _begins_branch(part: Thing, width: int) -> bool:

@@ -312,6 +312,9 @@ _GRAPH = frozenset(
 )
 
 
+_OF_PATCHES = ("img_size", "patch_size", "in_chans", "embed_dim")
+
+
 def is_layer(name: str) -> bool:
     """Whether a dotted name is that of a layer of PyTorch or of Flax NNX."""
     if is_nnx(name):
@@ -321,7 +324,19 @@ def is_layer(name: str) -> bool:
         return last in _GRAPH
     if module == "fairscale.nn" or module.startswith("apex"):
         return last in _FILLERS
+    if module.startswith("timm.") and last == "PatchEmbed":
+        return True
     return module in ("torch.nn", "nn", "torch.nn.modules") and last[:1].isupper()
+
+
+def _patches(
+    arguments: list[Value], keywords: dict[str, Value]
+) -> tuple[str, list[Value], dict[str, Value]]:
+    """timm's `PatchEmbed(img_size, patch_size, in_chans, embed_dim)`."""
+    given = dict(zip(_OF_PATCHES, arguments, strict=False)) | keywords
+    size = given.get("patch_size", 16)
+    channels = [given.get("in_chans", 3), given.get("embed_dim", 768)]
+    return "Conv2d", [*channels, size], {"stride": size}
 
 
 def fill(
@@ -331,6 +346,8 @@ def fill(
     last = name.rpartition(".")[2]
     if is_nnx(name):
         (last, arguments, keywords) = in_pytorch(name, arguments, keywords)
+    if last == "PatchEmbed":
+        (last, arguments, keywords) = _patches(arguments, keywords)
     thing.facts["layer"] = last
     filler = _graph_convolution if last in _GRAPH else _FILLERS.get(last)
     if filler is None:

@@ -19,9 +19,11 @@ from gpuyard.insight.needs.model_calls import ModelCalls
 from gpuyard.insight.needs.models import recognise, recognise_config
 from gpuyard.insight.needs.python_calls import HANDLERS
 from gpuyard.insight.needs.python_methods import python_method
+from gpuyard.insight.needs.timm_layers import may_have_weights, timm_part
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     UNKNOWN_CLASS,
+    UNKNOWN_REST,
     Bound,
     External,
     Function,
@@ -52,7 +54,7 @@ _WRAPPERS = frozenset(
     }
     | {"compile", "get_peft_model", "prepare_model_for_kbit_training", "fully_shard"}
     | {"prepare_model_for_int8_training", "convert_sync_batchnorm", "prepare_model"}
-    | {"auto_model", "auto_optim"}
+    | {"auto_model", "auto_optim", "IntermediateLayerGetter"}
     | {"script", "AveragedModel", "ModelEmaV2", "inject_adapter_in_model", "jit"}
     | {
         "get_distribution_strategy",
@@ -169,8 +171,10 @@ class Library(ModelCalls):
             return self._define_flag(thing, last)
         if last == "LightningCLI":
             return self._lightning_cli(thing)
-        if last == "add_argparse_args":
+        if last in ("add_argparse_args", "add_config_arguments"):
             return thing.argument(0)
+        if last in ("from_json_file", "from_yaml_file"):
+            return self._config_from_file(thing, node, scope)
         if last == "from_argparse_args":
             return self._trainer_options(thing)
         if last == "cli" and not thing.name.startswith("click"):
@@ -191,9 +195,13 @@ class Library(ModelCalls):
         elif is_layer(thing.name):
             fill_layer(thing, thing.name, thing.arguments, thing.keywords)
             thing.facts["is_model"] = True
+        elif timm_part(thing):
+            pass
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
             give_spaces(thing, self._environment_in(thing))
+            if self._building and not thing.facts.get("data"):
+                thing.facts["may_have_weights"] = may_have_weights(thing)
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)
@@ -324,8 +332,10 @@ class Library(ModelCalls):
 
     def _fill_fields(self, thing: Thing, user_class: UserClass) -> None:
         fields = options.fields_of(user_class)
+        is_given = UNKNOWN_REST in thing.keywords
         for name, default in fields.items():
-            thing.attributes[name] = options.default_of(self._host, default)
+            value = UNKNOWN if is_given else options.default_of(self._host, default)
+            thing.attributes[name] = value
         thing.attributes.update(zip(fields, thing.arguments, strict=False))
         thing.attributes.update(thing.keywords)
         started = self._host.attribute(thing, "__post_init__")

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from gpuyard.insight.needs.facts import Facts, Model, Said
+from gpuyard.insight.needs.facts import Facts, Said
 from gpuyard.insight.needs.gpus import GpuCount
+from gpuyard.insight.needs.made_models import Model
 from gpuyard.insight.needs.memory import Memory
 from gpuyard.insight.needs.training import Training
 from gpuyard.insight.needs.values import Place
@@ -42,7 +43,11 @@ def lines_of(
     found: list[Line] = []
     if sign is not None:
         found.append(Line(_shown(sign[1]), f"it uses a GPU ({sign[0]})"))
-    found += [Line(_shown(model.place), _about(model)) for model in facts.models]
+    is_any_trained = any(model.trainable for model in facts.models)
+    found += [
+        Line(_shown(model.place), _about(model, is_any_trained))
+        for model in facts.models
+    ]
     if gpus is None:
         return found
     found += _of_training(training)
@@ -67,15 +72,15 @@ def millions(count: float) -> str:
     return f"{count / 1e3:.3g} K"
 
 
-def _about(model: Model) -> str:
+def _about(model: Model, is_any_trained: bool) -> str:
     if model.unknown:
         return "the size of this model is not known"
     words = f"{millions(model.parameters)} parameters"
     if option := model.thing.facts.get("option"):
         words = f"{model.name} (`{option}`): {words}"
-    if model.trainable == 0:
+    if model.trainable == 0 and is_any_trained:
         return f"{words}, none of them trained"
-    if model.trainable < model.parameters:
+    if 0 < model.trainable < model.parameters:
         return f"{words}, {millions(model.trainable)} of them trained"
     return words
 
@@ -85,7 +90,9 @@ def _of_training(training: Training) -> list[Line]:
     optimiser = training.optimiser
     if optimiser is not None:
         size = optimiser.bytes_per_weight
-        words = f"{optimiser.name} keeps {size:g} bytes for each trained weight"
+        is_assumed = " is assumed, which" if optimiser.assumed else ""
+        words = f"{optimiser.name}{is_assumed} keeps {size:g} bytes"
+        words += " for each trained weight"
         found.append(Line(optimiser.place, words))
     precision = training.precision
     found.append(Line(precision.place, f"numbers are {precision.name}"))
@@ -114,6 +121,8 @@ def _add(found: list[Line], said: Said | None, words: str) -> None:
     if said is None:
         return
     text = words.format(said.value)
+    if said.value == 1 and not text.startswith("a batch"):
+        text = text.removesuffix("s")
     if said.assumed:
         text = f"{text}, by default"
     elif said.place is None and said.name:
@@ -132,8 +141,9 @@ def _sum(memory: Memory, facts: Facts, training: Training) -> str:
     states = memory.weights + memory.gradients + memory.optimiser
     count = millions(sum(model.parameters for model in facts.models))
     optimiser = f"{training.optimiser.name} " if training.optimiser else ""
+    beside = "CUDA and vLLM" if memory.shared else "CUDA"
     return (
         f"{count} parameters, {optimiser}{training.precision.name} ≈ {states:.1f} GB;"
-        f" activations ≈ {memory.activations:.1f} GB; with CUDA"
+        f" activations ≈ {memory.activations:.1f} GB; with {beside}"
         f" ≈ {memory.total:.1f} GB on each GPU"
     )

@@ -4,15 +4,18 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
 
-from gpuyard.insight.needs.facts import Facts, Model, vision_in
+from gpuyard.insight.needs.facts import Facts
 from gpuyard.insight.needs.layer_costs import (
     convolution_costs,
     has_convolutions,
     is_sequence_model,
+    patches_of,
     token_activations,
 )
+from gpuyard.insight.needs.made_models import Model, vision_in
 from gpuyard.insight.needs.published_models import hidden_of
 from gpuyard.insight.needs.training import Training
+from gpuyard.insight.needs.values import number
 
 GB = 1e9
 # What CUDA, cuDNN and the allocator of a framework take.
@@ -23,6 +26,11 @@ _DEFAULT_LENGTHS = {"encoder": 128, "seq2seq": 256, "speech": 1500, "vision": 19
 _LONGEST_DEFAULT = 512
 _OWN_LENGTH = 128
 _DEFAULT_PIXELS = 224
+_MOST_LAYERS = 100
+_OF_PAIRS = ("DPOTrainer", "ORPOTrainer", "CPOTrainer", "RewardTrainer")
+# What vLLM takes of a GPU on which a trainer runs, if nothing says otherwise.
+_BESIDE_TRAINER = 0.3
+_LARGEST_SHARE = 0.9
 _DETECTOR_PIXELS = 640
 # Numbers kept for one example, in weights of the model.
 _DIFFUSION_SHARE = 2.5
@@ -34,19 +42,20 @@ _CHECKPOINTED_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes / 10^9 on one GPU."""
+    """Bytes / 10^9 on one GPU; `shared` is the share that another program has of it."""
 
     weights: float
     gradients: float
     optimiser: float
     activations: float
     overhead: float = _OVERHEAD_GB
+    shared: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it."""
         states = self.weights + self.gradients + self.optimiser
-        return states + self.activations + self.overhead
+        return (states + self.activations + self.overhead) / (1 - self.shared)
 
 
 def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
@@ -66,7 +75,10 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     if facts.settings.get("optimizer_in_bwd") is True:
         gradients = 0.0
     state_bytes = training.optimiser.bytes_per_weight
-    if precision.weight_bytes == 2 and not is_small and state_bytes > 2:
+    is_half = precision.weight_bytes == 2 and not is_small
+    if is_half and training.keeps_full_copy:
+        state_bytes += 4
+    elif is_half and state_bytes > 2:
         state_bytes = state_bytes / 2  # they have the type of the weights
     states = trainable * state_bytes
     stage = training.sharding.stage if training.sharding and gpus > 1 else 0
@@ -75,7 +87,18 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
         gradients=gradients / GB / (gpus if stage >= 2 else 1),
         optimiser=states / GB / (gpus if stage >= 1 else 1),
         activations=_activations(facts, training) / GB,
+        shared=_generation_share(facts),
     )
+
+
+def _generation_share(facts: Facts) -> float:
+    """The share of a GPU that generates texts for the training on it."""
+    settings = facts.settings
+    is_beside = settings.get("vllm_mode") == "colocate"
+    if settings.get("use_vllm") is not True or not is_beside:
+        return 0.0
+    share = number(settings.get("vllm_gpu_memory_utilization"))
+    return min(share or _BESIDE_TRAINER, _LARGEST_SHARE)
 
 
 def trainable_of(facts: Facts, training: Training) -> int:
@@ -92,6 +115,9 @@ def length_of(facts: Facts, model: Model) -> tuple[int, bool]:
     if facts.length is not None and model.kind not in ("vision", "speech"):
         return int(facts.length.value), True
     published = model.thing.facts.get("published")
+    sizes = model.thing.facts.get("sizes")
+    if "option" in model.thing.facts and sizes is not None and sizes.positions:
+        return sizes.positions, False
     context = published.context if published is not None else 0
     if model.kind in _DEFAULT_LENGTHS:
         return _DEFAULT_LENGTHS[model.kind], False
@@ -104,12 +130,15 @@ def _forward_only(facts: Facts, training: Training) -> float:
 
 def _activations(facts: Facts, training: Training) -> float:
     batch = int(facts.batch.value) if facts.batch else 1
+    if any(facts.named(*_OF_PAIRS)):
+        batch *= 2  # each example is two texts, one of them preferred
     return sum(batch * _of_example(facts, training, model) for model in facts.models)
 
 
 def _of_example(facts: Facts, training: Training, model: Model) -> float:
     """The bytes that one example keeps until the backward pass."""
-    if not model.trainable and training.lora is None:
+    is_frozen = not model.trainable and any(each.trainable for each in facts.models)
+    if is_frozen and training.lora is None:
         return 0.0
     size = training.precision.activation_bytes
     vision = vision_in(model)
@@ -127,8 +156,11 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
         return model.parameters * share * size
     if model.kind == "policy":
         return model.parameters * size  # each layer keeps less than it has weights
+    patched = _of_patches(facts, model) * size * (0.15 if checkpointed else 1)
     if model.kind != "own":
-        return _of_transformer(facts, training, model)
+        return _of_transformer(facts, training, model) + patched
+    if patched:
+        return patched
     if has_convolutions(model.thing) or not is_sequence_model(model.thing):
         side = facts.pixels or 64
         costs = convolution_costs(model.thing, side)
@@ -141,6 +173,21 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     layers = max(model.parameters / (12 * width * width), 1)
     square = 2 * heads * layers * length if facts.own_attention else 0.0
     return length * ((numbers + square) * size + vocabulary * 8)
+
+
+def _of_patches(facts: Facts, model: Model) -> float:
+    """The numbers that a vision transformer of a program's own keeps for one image."""
+    pixels = facts.pixels or _DEFAULT_PIXELS
+    patches = patches_of(model.thing, pixels)
+    if patches is None:
+        return 0.0
+    numbers = convolution_costs(model.thing, pixels).activations * 1e6
+    if facts.own_attention and model.kind == "own":
+        layers = (model.parameters / 12) / patches.width**2
+        heads = max(patches.width // 64, 1)
+        is_flat = layers <= _MOST_LAYERS
+        numbers += 2 * heads * layers * patches.count**2 if is_flat else 0
+    return numbers
 
 
 def _of_detector(model: Model, pixels: int) -> float:

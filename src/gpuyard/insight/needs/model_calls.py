@@ -7,6 +7,7 @@ import math
 from gpuyard.insight.needs import keras
 from gpuyard.insight.needs.diffusion_models import clip_part
 from gpuyard.insight.needs.launches import Launches
+from gpuyard.insight.needs.layers import parts_of, weights_of
 from gpuyard.insight.needs.python_calls import copied_model
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -18,6 +19,12 @@ from gpuyard.insight.needs.values import (
     Value,
     canonical,
 )
+
+_TRAINING = ("fit", "train", "learn", "step", "backward", "fine_tune", "fit_one_cycle")
+
+
+def _count(model: Thing) -> int:
+    return sum(weight.count for weight in weights_of(model))
 
 
 class ModelCalls(Launches):
@@ -37,6 +44,30 @@ class ModelCalls(Launches):
                 thing.facts["copy"] = copied_model(self._host, model)
                 return thing.facts["copy"]
         return model
+
+    def rebound(self, old: Value, new: Value) -> None:
+        """A name got another value: of a model that was trained and a later one, only
+        the larger counts, because they are not in memory together.
+        """
+        if not isinstance(old, Thing) or not isinstance(new, Thing) or old is new:
+            return
+        if "is_model" not in old.facts or "is_model" not in new.facts:
+            return
+        if any(each is old for each in (*new.arguments, *new.keywords.values())):
+            return
+        if any(part is old for part in parts_of(new)) or not self._was_used(old):
+            return
+        is_larger = _count(new) > _count(old) and "unknown_model" not in new.facts
+        (old if is_larger else new).facts["inside"] = True
+
+    def _was_used(self, model: Thing) -> bool:
+        """Whether anything was trained since a model was made."""
+        for call in reversed(self._host.calls):
+            if call.thing is model:
+                return False
+            if call.thing.last_name in _TRAINING:
+                return True
+        return False
 
     def _part_of_pipeline(self, thing: Thing, scope: Scope) -> Value:
         """The part of a diffusion model, whatever its class is."""

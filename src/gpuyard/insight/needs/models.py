@@ -179,6 +179,19 @@ def _named_in_trainer(thing: Thing) -> bool:
     return True
 
 
+def _served(thing: Thing) -> bool:
+    """`LLM(NAME)` of vLLM."""
+    name = thing.argument(0, "model")
+    if thing.name != "vllm.LLM" or not isinstance(name, str):
+        return False
+    published = known_model(name)
+    if published is None:
+        thing.facts["unknown_model"] = name
+    else:
+        set_published(thing, published)
+    return True
+
+
 def _sentence_transformer(thing: Thing) -> bool:
     if thing.last_name not in _SENTENCES:
         return False
@@ -199,6 +212,7 @@ _RECOGNISERS: tuple[Callable[[Thing], Any], ...] = (
     keras_application,
     _sentence_transformer,
     _named_in_trainer,
+    _served,
     diffusion,
     loaded_model,
     stable_baselines_model,

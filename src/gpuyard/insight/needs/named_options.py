@@ -7,7 +7,8 @@ a way that cannot be followed.
 import re
 from collections.abc import Iterator, Mapping
 
-from gpuyard.insight.needs.config_files import parsed_config
+from gpuyard.insight.needs.command_line import CommandLine, given_options
+from gpuyard.insight.needs.config_files import parsed_config, resolved
 from gpuyard.insight.needs.expressions import Expressions
 from gpuyard.insight.needs.models import set_named
 from gpuyard.insight.needs.values import Place, Thing, Value
@@ -25,7 +26,12 @@ _NAMES = (
     "backbone",
     "weights",
     "model._component_",
+    "model_args",
+    "pretrained",
+    "checkpoint",
+    "ckpt_dir",
 )
+_PAIR = re.compile(r"(?:^|,)(?:pretrained|model)=([^,]+)")
 _ADAPTERS = re.compile(r"(?:^|[._])(q?)lora_")
 _MOST_DEPTH = 4
 _LONGEST_NAME = 200
@@ -40,10 +46,34 @@ def config_given(host: Expressions) -> Thing | None:
     for path in _paths_given(host):
         config = parsed_config(host.sources.text(path) or "")
         if isinstance(config, dict):
+            config = resolved(config)
+            plain = {k: v for k, v in config.items() if not isinstance(v, dict)}
             made = Thing("gpuyard.FileConfig", Place(path, 1))
-            made.keywords = {**config, **dict(_flat(config, "", 0))}
+            made.keywords = {**config, **dict(_flat(config, "", 0)), **plain}
             return made
     return None
+
+
+def options_given(host: Expressions) -> Thing | None:
+    """The options of the command line by their names and by the last parts of these;
+    None without any.
+    """
+    given = given_options(CommandLine(host.arguments))
+    if not given:
+        return None
+    made = Thing("gpuyard.OptionNamespace", Place(host.sources.entry, 0))
+    last = {name.rpartition(".")[2]: value for name, value in given.items()}
+    made.keywords = {**last, **given}
+    return made
+
+
+def read_deepspeed(host: Expressions) -> None:
+    """Put the tables of DeepSpeed in the place of the files that are named for them."""
+    for call in host.calls:
+        path = call.thing.keywords.get("deepspeed")
+        text = host.sources.text(path) if isinstance(path, str) else None
+        if text is not None:
+            call.thing.keywords["deepspeed"] = parsed_config(text)
 
 
 def _paths_given(host: Expressions) -> list[str]:
@@ -74,12 +104,21 @@ def _flat(
             yield key, value
 
 
+def _in_pairs(value: str) -> str:
+    """The name in `pretrained=NAME,dtype=auto`; any other value as it is."""
+    found = _PAIR.search(value)
+    return found[1] if found else value
+
+
 def model_named(host: Expressions, settings: Mapping[str, Value]) -> Thing | None:
     """A known model that one of the options names; None if none does."""
+    options = options_given(host)
+    given = {**settings, **(options.keywords if options else {})}
     for name in _NAMES:
-        value = settings.get(name)
+        value = given.get(name)
         if not isinstance(value, str) or len(value) > _LONGEST_NAME:
             continue
+        value = _in_pairs(value)
         made = Thing(f"gpuyard.{name}", _place_of(host, name, value))
         adapter = _ADAPTERS.search(value)
         plain = _ADAPTERS.sub("", value.rpartition(".")[2]) if adapter else value

@@ -339,6 +339,15 @@ def _size(_host: Expressions, thing: Thing) -> Value:
     return Tensor(sizes if len(sizes) == len(whole) and sizes else None)
 
 
+def _nothing(_host: Expressions, _thing: Thing) -> Value:
+    return ()
+
+
+def _pair(_host: Expressions, thing: Thing) -> Value:
+    value = thing.argument(0)
+    return value if isinstance(value, tuple | list) else (value, value)
+
+
 def _arange(_host: Expressions, thing: Thing) -> Value:
     last = thing.argument(0)
     return Tensor((last,)) if isinstance(last, int) else Tensor()
@@ -427,6 +436,9 @@ HANDLERS: Mapping[str, Handler] = {
     "yaml.safe_load": _read_config,
     "yaml.full_load": _read_config,
     "yaml.load": _read_config,
+    "ruamel_yaml.load": _read_config,
+    "ruamel.yaml.load": _read_config,
+    "omegaconf.OmegaConf.missing_keys": _nothing,
     "tomllib.load": _read_config,
     "toml.load": _read_config,
     "omegaconf.OmegaConf.load": _read_config,
@@ -437,6 +449,7 @@ HANDLERS: Mapping[str, Handler] = {
     "types.SimpleNamespace": _dict,
     "argparse.Namespace": _dict,
     "easydict.EasyDict": _dict,
+    "tensorflow.contrib.training.HParams": _dict,
     "munch.Munch": _dict,
     "ml_collections.ConfigDict": _dict,
     "ml_collections.config_dict.ConfigDict": _dict,
@@ -458,6 +471,10 @@ HANDLERS: Mapping[str, Handler] = {
     "tqdm.auto.trange": _range,
     "tqdm.rich.tqdm": _first,
     "rich.progress.track": _first,
+    **{
+        f"timm.{module}.to_2tuple": _pair
+        for module in ("layers", "layers.helpers", "models.layers")
+    },
     "torch.arange": _arange,
     **{
         f"{module}.{name}": _size

@@ -14,8 +14,14 @@ from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.insight.imports import imported
 from gpuyard.insight.needs.confidence import confidence_of
 from gpuyard.insight.needs.facts import Facts, facts_of
-from gpuyard.insight.needs.gpus import GpuCount, gpu_sign, gpus_of
+from gpuyard.insight.needs.gpus import (
+    GpuCount,
+    gpu_sign,
+    gpus_of,
+    launched_gpus,
+)
 from gpuyard.insight.needs.interpreter import Interpreter
+from gpuyard.insight.needs.launch_configs import launch_config
 from gpuyard.insight.needs.lines import Line, lines_of
 from gpuyard.insight.needs.memory import Memory, memory_of, trainable_of
 from gpuyard.insight.needs.run_time import UTILISATION, Work, hours_on, work_of
@@ -34,6 +40,8 @@ COMPARED = (
 )
 HoursOn = Callable[[GPUClass], float | None]
 """The hours of a training on GPUs of a class; None where they are not known."""
+# What is more was read wrong, or is meant to confuse.
+_MOST_WEIGHTS = 10**14
 _SIZES_GB = (16, 24, 32, 40, 48, 80, 96, 141, 180)
 _HEAVY = frozenset(
     {"torch", "tensorflow", "keras", "jax", "flax", "sklearn", "xgboost", "lightgbm"}
@@ -128,15 +136,20 @@ def recommend(
     of `launcher`; InvalidInputError if it cannot be read.
     """
     interpreter = Interpreter(sources, arguments)
-    launched = gpus_of(Facts([]), Sources({}, sources.entry), launcher, {})
-    if launched.reason:
+    config = launch_config(sources, launcher)
+    launched = launched_gpus(launcher, config)
+    if launched is not None:
         _set_ranks(interpreter.environment, launched)
     scope = interpreter.run()
+    if config is not None:
+        interpreter.record(config)
     facts = facts_of(interpreter, scope)
     training = training_of(facts)
     sign = gpu_sign(facts, sources, arguments)
     environment = interpreter.environment
-    gpus = gpus_of(facts, sources, launcher, environment) if sign else None
+    gpus = None
+    if sign:
+        gpus = launched or gpus_of(facts, sources, arguments, environment)
     rows = list(Tiers() if tiers is None else tiers)
     return _recommendation(sources, facts, training, gpus, sign, rows)
 
@@ -156,8 +169,12 @@ def _recommendation(
     rows: list[Tier],
 ) -> Recommendation:
     parameters = sum(model.parameters for model in facts.models)
-    is_known = bool(facts.models) and not any(m.unknown for m in facts.models)
     total = gpus.count * gpus.nodes if gpus else 1
+    if parameters > _MOST_WEIGHTS:
+        parameters = 0
+        for model in facts.models:
+            model.unknown = True
+    is_known = bool(facts.models) and not any(m.unknown for m in facts.models)
     memory = memory_of(facts, training, total) if parameters else None
     work = work_of(facts, training)
     text = sources.text(sources.entry) or ""
@@ -168,7 +185,7 @@ def _recommendation(
     needed_gb = memory.total if memory is not None else None
     compared = compare(read, gpus, needed_gb, computed_hours(read, gpus))
     tier = chosen_tier(compared)
-    (confidence, reasons) = confidence_of(facts, training, sign is not None)
+    (confidence, reasons) = confidence_of(facts, training, sign is not None, memory)
     found = Recommendation(
         entry=sources.entry,
         read=read,

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass
-from gpuyard.insight.needs.facts import Facts, Model, vision_in
+from gpuyard.insight.needs.facts import Facts
 from gpuyard.insight.needs.layer_costs import (
     convolution_costs,
     has_convolutions,
     is_sequence_model,
 )
+from gpuyard.insight.needs.made_models import Model, vision_in
 from gpuyard.insight.needs.memory import length_of, trainable_of
 from gpuyard.insight.needs.training import Training
 

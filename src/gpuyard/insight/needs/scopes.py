@@ -2,8 +2,16 @@
 
 import ast
 from dataclasses import dataclass
+from typing import cast
 
-from gpuyard.insight.needs.values import UNKNOWN, Function, Scope, Value
+from gpuyard.insight.needs.values import (
+    UNKNOWN,
+    UNKNOWN_REST,
+    Function,
+    Scope,
+    Thing,
+    Value,
+)
 
 _TRAINING = frozenset({"backward", "step", "train_step", "training_step", "zero_grad"})
 
@@ -21,6 +29,19 @@ def known_value(ending: Ending) -> bool:
     return ending.value is not UNKNOWN and ending.value is not None
 
 
+def add_keyword(keywords: dict[str, Value], name: str | None, value: Value) -> None:
+    """Add what stands behind `name=` in a call, or behind `**`."""
+    if name is not None:
+        keywords[name] = value
+    elif isinstance(value, dict):
+        given = cast("dict[Value, Value]", value)
+        keywords.update({k: v for k, v in given.items() if isinstance(k, str)})
+    elif isinstance(value, Thing) and value.attributes:
+        keywords.update(value.attributes)
+    elif value is UNKNOWN or isinstance(value, Thing):
+        keywords[UNKNOWN_REST] = UNKNOWN
+
+
 def is_class_scope(scope: Scope) -> bool:
     return scope.owner is not None and scope.owner.scope is scope
 
@@ -36,7 +57,8 @@ def bind(
     names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
     all_names = [*names, *(each.arg for each in parameters.kwonlyargs)]
     scope.names.update(dict.fromkeys(all_names, UNKNOWN))
-    scope.names.update(function.defaults)
+    if UNKNOWN_REST not in keywords:
+        scope.names.update(function.defaults)
     scope.names.update(zip(names, arguments, strict=False))
     scope.names.update({k: v for k, v in keywords.items() if k in all_names})
     if parameters.vararg:
@@ -59,6 +81,15 @@ def merge(
 
 def public_names(scope: Scope) -> dict[str, Value]:
     return {name: v for name, v in scope.names.items() if not name.startswith("_")}
+
+
+def is_suggestion(node: ast.Call) -> bool:
+    """Whether it is `trial.suggest_int(…)` or the like of Optuna."""
+    match node.func:
+        case ast.Attribute(attr=name):
+            return name.startswith("suggest_")
+        case _:
+            return False
 
 
 def trains(node: ast.AST) -> bool:

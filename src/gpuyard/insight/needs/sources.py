@@ -10,10 +10,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.insight.needs.tools import program_of_tool
 
 # Characters; nobody writes a longer program by hand.
-LONGEST_FILE = 2_000_000
+LONGEST_FILE = 1_000_000
 _MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
+# Characters of all modules together: what is parsed in about two seconds.
+_MOST_PARSED = 3_000_000
+_LONGEST_MAGIC = 2_000
 _PYTHON_2 = re.compile(
     r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[\"']|except \w+, \w+:)", re.MULTILINE
 )
@@ -29,6 +33,7 @@ class Sources:
         self.entry = entry
         self._texts = texts
         self._trees: dict[str, ast.Module | None] = {}
+        self._left = _MOST_PARSED
         self._modules = {_module_name(path): path for path in texts if _is_code(path)}
 
     def entry_tree(self) -> ast.Module:
@@ -37,14 +42,15 @@ class Sources:
         if "\0" in text:
             fault = "is not text"
             raise InvalidInputError.of(self.entry, fault, "name a Python program")
-        if len(text) > LONGEST_FILE:
+        code = _python_of(self.entry, text)
+        if len(code) > LONGEST_FILE:
             fault = f"is longer than {LONGEST_FILE:,} characters"
             remedy = "name the program itself, without its data"
             raise InvalidInputError.of(self.entry, fault, remedy)
         try:
-            return _parse(_python_of(self.entry, text))
+            return _parse(code)
         except SyntaxError as error:
-            raise _bad_syntax(self.entry, text, error) from None
+            raise _bad_syntax(self.entry, code, error) from None
         except (ValueError, RecursionError, MemoryError):
             fault = "cannot be parsed: it is nested too deeply"
             remedy = "check that Python itself can read it"
@@ -55,6 +61,11 @@ class Sources:
         if path not in self._trees:
             self._trees[path] = self._parsed(path)
         return self._trees[path]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether modules are left out, because all together are too long."""
+        return self._left < 0
 
     def module(self, name: str, importer: str, level: int = 0) -> str | None:
         """The path of the module that `importer` means by a name, with so many leading
@@ -87,6 +98,9 @@ class Sources:
     def _parsed(self, path: str) -> ast.Module | None:
         text = self._texts.get(path, "")
         if len(text) > LONGEST_FILE or "\0" in text:
+            return None
+        self._left -= len(text)
+        if self.is_cut:
             return None
         try:
             return _parse(_python_of(path, text))
@@ -122,7 +136,16 @@ def _python_of(path: str, text: str) -> str:
     """
     if not path.endswith(".ipynb"):
         return text
-    return _MAGIC.sub(r"\1pass", "\n".join(_cells(path, text)))
+    return _MAGIC.sub(_of_magic, "\n".join(_cells(path, text)))
+
+
+def _of_magic(found: re.Match[str]) -> str:
+    """What is read in place of a magic command: `!yolo train …` trains a model."""
+    line = found[2].removeprefix("!")
+    words = line.split() if len(line) < _LONGEST_MAGIC else []
+    program = None if line == found[2] else program_of_tool(words)
+    following = "; ".join((program or "pass").splitlines())
+    return f"{found[1]}{following}"
 
 
 def _cells(path: str, text: str) -> list[str]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuyard.insight.needs.facts import Facts, placed
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.made_models import placed
 from gpuyard.insight.needs.published_models import hidden_of
 from gpuyard.insight.needs.values import External, Place, Thing, Value, number, whole
 
@@ -45,14 +46,25 @@ _OPTIMISERS: Mapping[str, float] = {
     "lbfgs": 80,
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
+# What loads a model, and what says how it is loaded.
+_LOADERS = (".from_pretrained", ".from_config", ".OptionNamespace")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
 _MIXED = re.compile(r"-mixed$|^amp(_|$)")
-_TRAINING_METHODS = ("train", "fit", "learn", "create_optimizer", "create_optimizer_v2")
+_TRAINING_METHODS = (
+    "train",
+    "fit",
+    "learn",
+    "create_optimizer",
+    "create_optimizer_v2",
+    "fit_one_cycle",
+    "fine_tune",
+)
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
     "enable_activation_checkpointing",
 )
+_MOST_STAGES = 3
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -99,6 +111,11 @@ class Training:
     lora: "Lora | None"
     checkpointing: Place | None
     sharding: Sharding | None
+
+    @property
+    def keeps_full_copy(self) -> bool:
+        """Whether a copy of half-precision weights in fp32 is trained, as ZeRO does."""
+        return self.sharding is not None and self.sharding.name.startswith("ZeRO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +202,7 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     if found is not None:
         return Optimiser(str(name), found, None)
     for model in facts.models:
-        if "option" in model.thing.facts:
+        if "option" in model.thing.facts and facts.trains:
             return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named(*_TRAINING_METHODS):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
@@ -223,9 +240,12 @@ def _quantised(facts: Facts) -> Precision | None:
 def _precision_of(thing: Thing) -> Precision | None:
     keywords = thing.keywords
     loads = keywords.get("torch_dtype", keywords.get("dtype"))
-    if thing.name.endswith((".from_pretrained", ".from_config")) and _is_half(loads):
+    loads = keywords.get("param_dtype", loads)
+    if thing.name.endswith(_LOADERS) and _is_half(loads):
         return Precision(_name_of(loads), 2, 2, placed(thing))
     last = thing.last_name
+    if thing.name == "vllm.LLM":
+        return Precision("half", 2, 2, placed(thing))
     if last == "autocast" and keywords.get("enabled", True) is not False:
         dtype = keywords.get("dtype", thing.argument(1, default=None))
         if not _is_full(dtype) and not _is_disabled(thing):
@@ -249,6 +269,11 @@ def _precision_of(thing: Thing) -> Precision | None:
         text = str(keywords.get(name))
         if _is_half(keywords.get(name)) or _MIXED.search(text):
             return _mixed(_name_of(keywords[name]), thing)
+    if last in ("set_default_tensor_type", "set_default_dtype"):
+        first = thing.argument(0)
+        name = first.name if isinstance(first, External) else str(first)
+        if _is_half(first) or name.endswith(("HalfTensor", "BFloat16Tensor")):
+            return Precision("half", 2, 2, placed(thing))
     if last in ("set_global_policy", "Policy") and _is_half(thing.argument(0)):
         return _mixed("fp16", thing)
     return None
@@ -327,6 +352,8 @@ def _sharding(facts: Facts) -> Sharding | None:
         if thing.last_name in ("FSDP", "FullyShardedDataParallel", "fully_shard"):
             return Sharding(3, "FSDP", placed(thing))
         strategy = thing.keywords.get("strategy", thing.keywords.get("fsdp"))
+        if isinstance(strategy, dict) or _has_fsdp_table(thing):
+            return Sharding(3, "FSDP", placed(thing))
         if (isinstance(strategy, str) and "shard" in strategy) or strategy == "fsdp":
             return Sharding(3, "FSDP", placed(thing))
         if isinstance(strategy, str) and strategy.startswith("deepspeed"):
@@ -338,7 +365,13 @@ def _sharding(facts: Facts) -> Sharding | None:
         stage = _zero_stage(config)
         if stage:
             return Sharding(stage, f"ZeRO {stage}", placed(thing))
-    return None
+    stage = whole(facts.settings.get("zero_stage"))
+    return Sharding(stage, f"ZeRO {stage}") if stage and stage <= _MOST_STAGES else None
+
+
+def _has_fsdp_table(thing: Thing) -> bool:
+    is_file = thing.last_name == "FileConfig"
+    return is_file and isinstance(thing.keywords.get("fsdp_config"), dict)
 
 
 def _zero_stage(config: Value) -> int:

@@ -221,6 +221,12 @@ UNKNOWN_CLASS = "unknown.from_pretrained"
 """What is called where the program does not say which class is meant."""
 
 
+UNKNOWN_REST = "**"
+"""The name under which keywords stand of which nobody knows any, as in `f(**given)`: so
+what such a call does not name need not have its default.
+"""
+
+
 def known(value: Value) -> bool:
     """Whether the program's text says what a value is."""
     return value is not UNKNOWN

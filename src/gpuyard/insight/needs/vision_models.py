@@ -11,12 +11,22 @@ from gpuyard.insight.needs.tables import (
     known_model,
     known_vision,
 )
-from gpuyard.insight.needs.values import UNKNOWN, Parameter, Thing, Value, whole
+from gpuyard.insight.needs.values import (
+    UNKNOWN,
+    External,
+    Parameter,
+    Thing,
+    Value,
+    whole,
+)
 
 _SEGMENTATION = frozenset(
     {"Unet", "UnetPlusPlus", "FPN", "Linknet", "PSPNet", "PAN", "MAnet"}
     | {"DeepLabV3", "DeepLabV3Plus", "Segformer", "UPerNet"}
 )
+_LEARNERS = frozenset({"vision_learner", "cnn_learner", "unet_learner"})
+# Modules of libraries of models that have none.
+_NO_MODELS = frozenset({"hub", "_hub", "helpers", "layers", "registry", "utils"})
 _DECODER_WEIGHTS = 3_000_000
 
 
@@ -34,11 +44,15 @@ def vision_model(thing: Thing) -> bool:
         model = thing.argument(1, "model")
     elif name.startswith("haiku.nets.") and known_vision(thing.last_name):
         model = thing.last_name.lower()
+    elif name.startswith("fastai") and thing.last_name in _LEARNERS:
+        arch = thing.argument(1, "arch")
+        model = arch.name.rpartition(".")[2] if isinstance(arch, External) else arch
+        thing.facts["learner"] = True
     elif name.startswith(
         ("torchvision.models.", "timm.models.", "torchvision.prototype")
     ):
         model = thing.last_name
-        if not model[:1].islower():
+        if not model[:1].islower() or name.split(".")[-2] in _NO_MODELS:
             return False
     else:
         return False
