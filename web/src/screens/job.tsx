@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { address, Problem, type Schemas, send } from "../api/client";
+import { Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
@@ -23,7 +23,7 @@ import {
   StateBadge,
   Tabs,
 } from "../ui/parts";
-import { FormDialog } from "../ui/forms";
+import { ArtifactsTab } from "./job-artifacts";
 import { JobChanges } from "./job-changes";
 import { CurvesTab } from "./job-curves";
 import { OpenPort } from "./job-port";
@@ -292,74 +292,6 @@ function CheckpointsTab({ job }: { job: Job }) {
                     <ActionButton act={() => resume(one.id)} onError={setError}>
                       Resume from here
                     </ActionButton>
-                  )}
-                </div>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
-}
-
-function ArtifactsTab({ job }: { job: Job }) {
-  const isNew = (event: ServerEvent) =>
-    event.job_id === job.id && event.kind.startsWith("artifacts.");
-  const path = `/api/v1/jobs/${job.id}/artifacts`;
-  const found = useResource<Items<Schemas["Artifact"]>>(path, {}, { when: isNew });
-  const [removed, setRemoved] = useState<string | null>(null);
-  async function remove(): Promise<void> {
-    await send("DELETE", address(path, { path: removed! }));
-    found.reload();
-  }
-  if (found.value?.items.length === 0) return <Empty>It has left no artifacts.</Empty>;
-  return (
-    <div class="card scrolls">
-      <Found of={found} />
-      {removed !== null && (
-        <FormDialog
-          title={`Remove ${removed}?`}
-          verb="Remove it"
-          kind="danger"
-          act={remove}
-          onClose={() => setRemoved(null)}
-        >
-          <p>Nothing brings the file back, and links to it open nothing any more.</p>
-        </FormDialog>
-      )}
-      <table>
-        <thead>
-          <tr>
-            <th>File</th>
-            <th class="number">Size</th>
-            <th>Saved</th>
-            <th />
-          </tr>
-        </thead>
-        <tbody>
-          {found.value?.items.map((one) => (
-            <tr key={one.id}>
-              <td class="mono">{one.path}</td>
-              <td class="number">{format.bytes(one.size)}</td>
-              <td>{format.time(one.created_at)}</td>
-              <td>
-                <div class="row">
-                  <a
-                    class="button"
-                    href={`/api/v1/artifacts/${one.id}/content`}
-                    download={one.path.split("/").at(-1)}
-                  >
-                    Download<span class="hidden-text"> {one.path}</span>
-                  </a>
-                  {mayChange(job) && (
-                    <button
-                      type="button"
-                      class="button danger"
-                      onClick={() => setRemoved(one.path)}
-                    >
-                      Remove<span class="hidden-text"> {one.path}</span>
-                    </button>
                   )}
                 </div>
               </td>
