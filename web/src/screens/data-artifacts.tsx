@@ -3,14 +3,16 @@
 
 import { useState } from "preact/hooks";
 
-import type { Schemas } from "../api/client";
+import { type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { mayChange } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
 import { Field } from "../ui/fields";
+import { FormDialog } from "../ui/forms";
 import { Empty, ErrorNote, Link, Loading } from "../ui/parts";
 import { ArtifactLinks } from "./artifact-links";
 import { ModelCard } from "./model-card";
@@ -24,6 +26,7 @@ export function Artifacts() {
   const found = useListing<Found>("/api/v1/artifacts", { text }, isAboutArtifacts);
   const [carded, setCarded] = useState<Found | null>(null);
   const [shared, setShared] = useState<Found | null>(null);
+  const [isEnding, setEnding] = useState(false);
   return (
     <>
       <Field
@@ -49,6 +52,24 @@ export function Artifacts() {
             Show older ones
           </button>
         </div>
+      )}
+      {session.may("administrator") && (
+        <div>
+          <button type="button" class="button danger" onClick={() => setEnding(true)}>
+            End all links
+          </button>
+        </div>
+      )}
+      {isEnding && (
+        <FormDialog
+          title="End all links to artifacts?"
+          verb="End them"
+          kind="danger"
+          act={() => send("DELETE", "/api/v1/artifact-links")}
+          onClose={() => setEnding(false)}
+        >
+          <p>No link that anybody has made opens its file any more.</p>
+        </FormDialog>
       )}
       {carded && (
         <ModelCard

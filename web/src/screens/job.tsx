@@ -9,7 +9,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
-import { mayChange, maySubmit, opensPorts } from "../state/rights";
+import { mayChange, maySubmit, opensStreams } from "../state/rights";
 import { session } from "../state/session";
 import {
   ActionButton,
@@ -26,11 +26,21 @@ import {
 import { ArtifactsTab } from "./job-artifacts";
 import { JobChanges } from "./job-changes";
 import { CurvesTab } from "./job-curves";
+import { JobInput } from "./job-input";
 import { OpenPort } from "./job-port";
+import { Shell } from "./job-shell";
 import { Log } from "./log";
 
 type Job = Schemas["Job"];
-const TABS = ["curves", "log", "checkpoints", "artifacts", "timeline", "specification"] as const;
+const TABS = [
+  "curves",
+  "log",
+  "checkpoints",
+  "artifacts",
+  "timeline",
+  "specification",
+  "shell",
+] as const;
 type Tab = (typeof TABS)[number];
 const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
 
@@ -47,10 +57,14 @@ export default function JobScreen({ words }: { words: string[] }) {
   const path = `/api/v1/jobs/${reference}`;
   const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
   const { query } = usePlace();
-  const tab = TABS.find((one) => one === query.get("show")) ?? "curves";
+  const asked = query.get("show");
   const isGone = job.error instanceof Problem && job.error.status === 404;
   if (job.value === null || isGone) return <Missing error={job.error} />;
   const one = job.value;
+  // What a shell has shown stays when the job has ended.
+  const hasShell = opensStreams(one) && (one.state === "running" || asked === "shell");
+  const tabs = TABS.filter((name) => name !== "shell" || hasShell);
+  const tab = tabs.find((name) => name === asked) ?? "curves";
   return (
     <>
       <Head job={one} onChange={job.reload} />
@@ -60,7 +74,7 @@ export default function JobScreen({ words }: { words: string[] }) {
       <div class="stack">
         <Tabs
           label="What to show"
-          names={TABS}
+          names={tabs}
           chosen={tab}
           onChoose={(name) => setQuery({ show: name })}
         />
@@ -89,7 +103,7 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
     case "curves":
       return <CurvesTab job={job} isOver={OVER.has(job.state)} />;
     case "log":
-      return <Log job={job.id} isOver={OVER.has(job.state)} />;
+      return <LogTab job={job} />;
     case "checkpoints":
       return <CheckpointsTab job={job} />;
     case "artifacts":
@@ -98,7 +112,19 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
       return <TimelineTab job={job} />;
     case "specification":
       return <SpecificationTab job={job} />;
+    case "shell":
+      return <Shell job={job} />;
   }
+}
+
+function LogTab({ job }: { job: Job }) {
+  const takesInput = job.state === "running" && job.spec?.["interactive"] === true;
+  return (
+    <div class="stack">
+      <Log job={job.id} isOver={OVER.has(job.state)} />
+      {takesInput && opensStreams(job) && <JobInput job={job.id} />}
+    </div>
+  );
 }
 
 // --- the head ---
@@ -141,7 +167,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
             <Link to={`/submit?from=${job.id}`} class="button">
               Clone and edit
             </Link>
-            {job.state === "running" && opensPorts(job) && <OpenPort job={job.id} />}
+            {job.state === "running" && opensStreams(job) && <OpenPort job={job.id} />}
             <JobChanges
               job={job}
               isOver={OVER.has(job.state)}
