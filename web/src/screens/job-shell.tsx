@@ -209,7 +209,7 @@ function useShell(job: string): OpenShell {
     }
   }
 
-  return { isOpen, lines: paper.current.lines, error, setError, open, type, close };
+  return { isOpen, lines: paper.current.lines(), error, setError, open, type, close };
 }
 
 function show(

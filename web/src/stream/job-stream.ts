@@ -5,7 +5,7 @@ import { get } from "../api/client";
 import { encode, type FromAgent, type FromClient, FrameReader, PART, WINDOW } from "./frames";
 
 /** A browser takes what comes whether or not anybody keeps up, so this must end somewhere. */
-const MOST_BYTES = 32 << 20;
+const MOST_BYTES = 8 << 20;
 const NOT_ADMITTED = 1008;
 const LAST = new Set(["Exited", "NotStarted", "InputOver"]);
 

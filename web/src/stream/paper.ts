@@ -19,13 +19,33 @@ const PLAIN = /^[^\x00-\x1f\x7f]+/;
 /* eslint-enable no-control-regex */
 
 export class Paper {
-  /** The last lines; the one that is being written comes last. */
-  lines: PaperLine[] = [{ number: 0, text: "" }];
+  private written: PaperLine[] = [{ number: 0, text: "" }];
   private column = 0;
+  // What has come and was not looked at yet.
   private rest = "";
 
   write(text: string): void {
-    let left = this.rest + text;
+    this.rest += text;
+  }
+
+  /** A line of ours, between those of the program. */
+  note(text: string): void {
+    this.read();
+    this.rest = "";
+    if (this.current.text !== "") this.newLine();
+    this.put(text);
+    this.newLine();
+  }
+
+  /** The last lines; the one that is being written comes last. */
+  lines(): readonly PaperLine[] {
+    this.read();
+    return this.written;
+  }
+
+  private read(): void {
+    let left = lastLines(this.rest);
+    if (left.length < this.rest.length) this.newLine();
     this.rest = "";
     while (left !== "") {
       const plain = PLAIN.exec(left)?.[0];
@@ -39,16 +59,8 @@ export class Paper {
     }
   }
 
-  /** A line of ours, between those of the program. */
-  note(text: string): void {
-    this.rest = "";
-    if (this.current.text !== "") this.newLine();
-    this.put(text);
-    this.newLine();
-  }
-
   private get current(): PaperLine {
-    return this.lines.at(-1)!;
+    return this.written.at(-1)!;
   }
 
   private put(text: string): number {
@@ -95,12 +107,22 @@ export class Paper {
   }
 
   private newLine(): void {
-    this.lines.push({ number: this.current.number + 1, text: "" });
-    if (this.lines.length > MOST_LINES) this.lines = this.lines.slice(-MOST_LINES / 2);
+    this.written.push({ number: this.current.number + 1, text: "" });
+    if (this.written.length > MOST_LINES) this.written = this.written.slice(-MOST_LINES / 2);
     this.column = 0;
   }
 
   private change(text: string): void {
-    this.lines[this.lines.length - 1] = { number: this.current.number, text };
+    this.written[this.written.length - 1] = { number: this.current.number, text };
   }
+}
+
+/** What is left of so much that the lines before would be gone at once. */
+function lastLines(text: string): string {
+  let at = text.length;
+  for (let count = 0; count < MOST_LINES; count += 1) {
+    at = text.lastIndexOf("\n", at - 1);
+    if (at <= 0) return text;
+  }
+  return text.slice(at + 1);
 }
