@@ -44,7 +44,7 @@ class IssuedLink(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class _Content(msgspec.Struct, frozen=True, array_like=True):
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
     """What is signed. Links from before there were lists have no id."""
 
     artifact_id: str
@@ -98,7 +98,7 @@ class ArtifactLinks:
 
     def url(self, server: str, artifact_id: str, link: IssuedLink) -> str:
         """Where a link leads on the server at the URL `server`."""
-        signed = _Content(artifact_id, link.expires_at, link.id)
+        signed = _Signed(artifact_id, link.expires_at, link.id)
         content = _encoded(msgspec.json.encode(signed))
         query = urlencode(
             {"link": f"{content}.{_signature(self._known_key(), content)}"}
@@ -139,7 +139,7 @@ class ArtifactLinks:
         if not hmac.compare_digest(given, expected.encode()):
             raise not_open()
         decoded = base64.urlsafe_b64decode(content + "=" * (-len(content) % 4))
-        signed = msgspec.json.decode(decoded, type=_Content)
+        signed = msgspec.json.decode(decoded, type=_Signed)
         if now >= signed.expires_at or not self._lives(signed, now):
             raise not_open()
         return signed.artifact_id
@@ -149,7 +149,7 @@ class ArtifactLinks:
         async with self._changing:
             await self._renew()
 
-    def _lives(self, signed: _Content, now: float) -> bool:
+    def _lives(self, signed: _Signed, now: float) -> bool:
         """Whether nobody has ended it."""
         if not signed.id:
             return True
