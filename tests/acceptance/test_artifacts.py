@@ -89,6 +89,13 @@ def test_a_link_opens_one_file_until_it_expires_or_the_file_is_removed(
         assert "attachment" in answer.headers["Content-Disposition"]
     altered = httpx.get(url[:-1] + ("0" if url[-1] != "0" else "1"), timeout=60)
     assert altered.status_code == 403
+    (living,) = instance.json("artifacts", "links", job, "out/model.pt")["items"]
+    assert (living["url"], living["made_by"]) == (url, None)
+    second = instance.json("artifacts", "share", job, "out/model.pt")
+    instance.ok("artifacts", "end-link", job, "out/model.pt", second["id"])
+    ended = httpx.get(second["url"], timeout=60)
+    assert (ended.status_code, ended.json()) == (403, altered.json())
+    assert httpx.get(url, timeout=60).status_code == 200
     # It is no token.
     found = instance.json("artifacts", "list", job)["items"]
     direct = f"{url.partition('/shared')[0]}/api/v1/artifacts/{found[0]['id']}/content"

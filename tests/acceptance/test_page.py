@@ -1,6 +1,7 @@
 """The page, in a real browser, against a real server with real jobs."""
 
 import re
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +29,12 @@ for number in range(500):
 print("the end of training", flush=True)
 while True:
     time.sleep(0.1)
+"""
+
+# It says what it hears.
+LISTENER = """
+for line in iter(input, ""):
+    print("heard", line, flush=True)
 """
 
 # What scrolls sideways, but for tabs and links.
@@ -137,6 +144,49 @@ def test_a_job_is_submitted_watched_and_cancelled(
     page.get_by_role("link", name="Overview").click()
     ended = re.compile("^Jobs that ended in the last hour: .*[1-9][0-9]* cancelled")
     expect(page.get_by_role("img", name=ended)).to_be_visible()
+
+
+def test_a_shell_runs_beside_a_job_and_its_program_is_typed_to(
+    instance: TestInstance, page: Page
+) -> None:
+    # The shell of whoever runs the tests may begin with much else.
+    plain = {"HOME": str(instance.work)}
+    listens = [sys.executable, "-c", LISTENER]
+    job = instance.submit(listens, interactive=True, environment=plain)
+    page.goto(f"{instance.address().url}/jobs/{job}?show=log")
+    page.get_by_label("A line for the program").fill("one <b>")
+    page.get_by_label("A line for the program").press("Enter")
+    expect(page.get_by_role("log")).to_contain_text("heard one <b>")
+    page.get_by_role("tab", name="shell").click()
+    page.get_by_role("button", name="Start a shell").click()
+    line = page.get_by_label("A line for the shell")
+    expect(line).to_be_focused()
+    output = page.get_by_role("log", name="Output of the shell")
+
+    def type_line(text: str) -> None:
+        line.fill(text)
+        line.press("Enter")
+
+    type_line("six=6; cd /")
+    type_line(r"printf '\033[31m<img src=x> %s\033[0m 1%%\r\n' $((six * 7))")
+    expect(output).to_contain_text("<img src=x> 42 1%")
+    type_line(r"printf '10%%\r20%%\nin %s\n' $PWD")
+    expect(output.get_by_text("20%", exact=True)).to_be_visible()
+    expect(output.get_by_text("in /", exact=True)).to_be_visible()
+    type_line("sleep 1000")
+    line.press("Control+c")
+    type_line("echo again $six")
+    expect(output.get_by_text("again 6", exact=True)).to_be_visible()
+    line.press("ArrowUp")
+    expect(line).to_have_value("echo again $six")
+    check_for_all(page)
+    type_line("yes | head -c 20000000")
+    expect(page.get_by_role("alert")).to_contain_text("more than 8 MiB")
+    assert output.locator(".line").count() <= 1000
+    page.get_by_role("button", name="Start a shell").click()
+    expect(line).to_be_focused()
+    instance.ok("cancel", job)
+    expect(output).to_contain_text("The job has ended, and the shell with it")
 
 
 def test_names_and_output_are_text_whatever_they_hold(

@@ -275,9 +275,10 @@ def test_shares_stand_beside_what_was_used(
         check_for_all(page)
 
 
-def test_secrets_and_budgets_are_set_and_removed(
+def test_secrets_and_budgets_are_set_and_what_ran_is_measured(
     instance: TestInstance, browser: Browser
 ) -> None:
+    job = instance.submit(["sleep", "1.2"], name="measured")
     with signed_in(instance, browser, "/people?show=secrets") as page:
         page.get_by_role("button", name="Set a secret").click()
         page.get_by_label(re.compile("^Name")).fill("HF_TOKEN")
@@ -307,6 +308,11 @@ def test_secrets_and_budgets_are_set_and_removed(
         page.get_by_role("button", name="Remove lab").click()
         page.get_by_role("button", name="Remove it").click()
         expect(page.get_by_text("of $50.00")).to_have_count(0)
+        instance.wait(job)
+        page.get_by_role("tab", name="Benchmarks").click()
+        programs = page.get_by_role("region", name="Programs")
+        expect(programs.get_by_role("row", name="measured")).to_contain_text("no GPU")
+        check_for_all(page)
 
 
 def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(
@@ -448,7 +454,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
             "/machines": "online",
             "/offers": "healthy",
             "/clouds": "Nothing is rented",
-            "/costs": "Export",
+            "/costs?show=bills": "Export",
             "/people?show=projects": "Projects",
             "/people?show=service+accounts": "Service accounts",
             "/people?show=secrets": "Secrets",

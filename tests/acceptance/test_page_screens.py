@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -109,6 +110,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestInstance
     """
     folder = tmp_path_factory.mktemp("elsewhere")
     FakeCloud(folder).add_fault("never_boots", times=9)
+    (folder / "bill.json").write_text('{"m-lost": "4.2"}')
     environment = fake_cloud_environment(folder, free_port(2))
     cluster = Cluster([Node("a1", gpus=2)])
     with cluster, make_instance(**environment) as made:
@@ -318,8 +320,47 @@ def test_a_file_that_some_job_left_is_found_and_downloaded(
     with page.expect_download() as saved:
         files.get_by_role("link", name="Download kept/second.bin of second").click()
     assert Path(saved.value.path()).read_text() == "second\n"
+    files.get_by_role("button", name="Share kept/second.bin of second").click()
+    links = page.get_by_role("dialog")
+    links.get_by_role("button", name="Make a link").click()
+    url = links.get_by_role("status").locator("pre").inner_text()
+    assert httpx.get(url, timeout=60).text == "second\n"
+    living = links.get_by_role("region", name="Links that open it now")
+    expect(living.get_by_text("the owner")).to_be_visible()
+    check_for_all(page)
+    living.get_by_role("button", name="End").click()
+    expect(links.get_by_text("None does.")).to_be_visible()
+    assert httpx.get(url, timeout=60).status_code == 403
+    links.get_by_role("button", name="Close").click()
     files.get_by_role("button", name="Model card of second").click()
-    expect(page.get_by_role("dialog")).to_contain_text("gpuyard artifacts card")
+    card = page.get_by_role("dialog")
+    card.get_by_label("Licence").fill("apache-2.0")
+    shown = card.get_by_role("region", name="The card")
+    expect(shown).to_contain_text('license: "apache-2.0"')
+    check_for_all(page)
+    with page.expect_download() as saved:
+        card.get_by_role("link", name="Download README.md").click()
+    assert Path(saved.value.path()).read_text() == shown.inner_text()
+
+
+def test_bills_stand_beside_what_was_counted(
+    elsewhere: TestInstance, page: Page
+) -> None:
+    sign_in(page, elsewhere)
+    show(page, elsewhere, "/costs?show=bills")
+    bill = page.get_by_role("article", name="Bill of fakecloud")
+    expect(bill).to_contain_text("It was never compared.")
+    bill.get_by_role("button", name="Compare now").click()
+    form = page.get_by_role("dialog")
+    expect(form).to_contain_text("The question may cost something")
+    form.get_by_role("button", name="Ask the cloud").click()
+    row = bill.get_by_role("row").filter(has_text="m-lost")
+    expect(row).to_contain_text("$4.20")
+    expect(row).to_contain_text("no attempt and no node of a pool has this machine")
+    # Who looks again asks no cloud.
+    page.reload()
+    expect(row).to_contain_text("$4.20")
+    check_for_all(page)
 
 
 def test_a_batch_is_submitted_and_what_failed_is_done_again(

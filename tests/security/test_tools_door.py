@@ -90,6 +90,8 @@ def test_a_page_of_a_job_acts_for_nobody_at_our_own_address(served: Served) -> N
         assert signed_in.cookies, signed_in.text
         # The session is good: our own page may do all of it.
         assert browser.post(served.links(), headers=own).status_code == 201
+        place = browser.get(f"/api/v1/jobs/{served.job}/exec", headers=own)
+        assert place.json()["node"], place.text
         foreign = {"Origin": origin, "Sec-Fetch-Site": "same-site"}
         job = f"/api/v1/jobs/{served.job}"
         for path in (f"{job}/cancel", served.links()):
@@ -114,6 +116,19 @@ def test_nobody_else_gets_a_link(served: Served) -> None:
         token = client.issue_token(user="ann").token
     with http(served.instance, headers={"Authorization": f"Bearer {token}"}) as web:
         check_problem(web.post(served.links()), 403, "forbidden")
+
+
+@pytest.mark.parametrize("role", ["member", "viewer"])
+def test_nobody_else_opens_a_shell_in_a_job(served: Served, role: str) -> None:
+    with served.instance.client() as client:
+        client.add_user(f"other-{role}", role=role)
+        token = client.issue_token(user=f"other-{role}").token
+    job = f"/api/v1/jobs/{served.job}"
+    with http(served.instance, headers={"Authorization": f"Bearer {token}"}) as web:
+        for path in (f"{job}/exec", f"{job}/stdin"):
+            check_problem(web.get(path), 403, "forbidden")
+            refused = web.get(path, headers=UPGRADE)
+            assert refused.status_code == 403, refused.text
 
 
 def test_tensorboard_starts_for_whoever_may_see_the_jobs(

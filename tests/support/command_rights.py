@@ -39,8 +39,10 @@ LOCAL = frozenset(
 )
 REQUESTS = {
     "artifacts card": "GET /api/v1/jobs/{reference}",
+    "artifacts end-link": "DELETE /api/v1/artifacts/{artifact_id}/links/{link_id}",
     "artifacts end-links": "DELETE /api/v1/artifact-links",
     "artifacts get": "GET /api/v1/artifacts/{artifact_id}/content",
+    "artifacts links": "GET /api/v1/artifacts/{artifact_id}/links",
     "artifacts list": "GET /api/v1/jobs/{reference}/artifacts",
     "artifacts rm": "DELETE /api/v1/jobs/{reference}/artifacts",
     "artifacts share": "POST /api/v1/artifacts/{artifact_id}/links",

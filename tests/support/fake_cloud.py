@@ -20,12 +20,14 @@ import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
+from gpuyard.domain.bills import Charge, CloudBill, CostPart
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.instances.api import (
     CAPACITY,
@@ -39,6 +41,7 @@ from gpuyard.providers.instances.api import (
     Market,
     MissingRight,
 )
+from gpuyard.providers.instances.bills import bounds_of
 from gpuyard.providers.instances.provider import RentedProvider
 from gpuyard.providers.instances.settings import InstanceSettings
 from tests.support.forkserver import fast_python
@@ -403,6 +406,18 @@ class FakeCloudProvider(RentedProvider):
         settings = FakeCloudSettings.read(config)
         self.cloud = FakeCloud(Path(settings.folder))
         super().__init__(config, self.cloud, settings)
+
+    async def bill(self, day: date) -> CloudBill | None:
+        """What a test has written into `bill.json`: an amount for each machine."""
+        file = self.cloud.folder / "bill.json"
+        if not file.exists():
+            return None
+        begin, end = bounds_of(day, UTC)
+        charges = [
+            Charge(machine, "", CostPart.MACHINE, Decimal(amount), "USD")
+            for machine, amount in json.loads(file.read_text()).items()
+        ]
+        return CloudBill(day, "UTC", begin, end, charges, False, "tags are off")
 
 
 def install(site: Path) -> None:

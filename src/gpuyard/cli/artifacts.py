@@ -12,6 +12,7 @@ from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.model_card import card
 from gpuyard.cli.output import (
     ago,
+    clock,
     count,
     print_json,
     print_page,
@@ -47,6 +48,8 @@ def register(app: typer.Typer) -> None:
     artifacts.command("list")(listing)
     artifacts.command("get")(get)
     artifacts.command("share")(share)
+    artifacts.command("links")(links)
+    artifacts.command("end-link")(end_link)
     artifacts.command("end-links")(end_links)
     artifacts.command("card")(card)
     artifacts.command("rm")(remove)
@@ -113,6 +116,38 @@ def share(
     typer.echo(link.url)
     note = f"Anybody who has this link gets {path} for {format_duration(valid_s)}."
     typer.echo(note, err=True)
+
+
+def links(job: Reference, path: OnePath, as_json: AsJson = False) -> None:
+    """List the links of `share` that open a file now."""
+    with connect() as client:
+        handle = client.job(job)
+        found = client.artifact_links(_artifact_at(path, handle.artifacts(), handle.id))
+    if as_json:
+        print_page(found)
+        return
+    rows = [
+        (each.id, each.made_by or "the owner", clock(each.expires_at), each.url)
+        for each in found
+    ]
+    print_table(("ID", "MADE BY", "UNTIL", "LINK"), rows, empty="No link opens it.")
+
+
+def end_link(
+    job: Reference,
+    path: OnePath,
+    link: Annotated[str, typer.Argument(metavar="ID", help="As `links` shows it.")],
+    as_json: AsJson = False,
+) -> None:
+    """End one link of `share`: it opens nothing any more."""
+    with connect() as client:
+        handle = client.job(job)
+        artifact = _artifact_at(path, handle.artifacts(), handle.id)
+        client.end_artifact_link(artifact, link)
+    if as_json:
+        print_json({"ended": link})
+        return
+    say("The link has ended.")
 
 
 def end_links(as_json: AsJson = False) -> None:

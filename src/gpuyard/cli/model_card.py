@@ -37,7 +37,7 @@ def card(
     """Print a model card in Hugging Face's format, filled from a job: its data,
     metrics, base model, command, cost and files.
     """
-    from gpuyard.client.model_card import CardFacts, model_card
+    from gpuyard.domain.model_card import CardFacts, model_card
 
     if output and output.exists():
         fault = f"{output} is there already"

@@ -7,7 +7,7 @@ from typing import TypeVar
 from gpuyard.client import artifact_calls
 from gpuyard.client.artifact_download import ArtifactDownload
 from gpuyard.client.calls import Call, StreamCall
-from gpuyard.domain.artifacts import DAY_S, Artifact, ArtifactLink
+from gpuyard.domain.artifacts import DAY_S, Artifact, ArtifactLink, LivingLink
 
 T = TypeVar("T")
 
@@ -49,6 +49,16 @@ class AsyncArtifactMethods:
         seconds.
         """
         return await self.call(artifact_calls.share(artifact.id, valid_s))
+
+    async def artifact_links(self, artifact: Artifact) -> list[LivingLink]:
+        """The links that open it now, the oldest first."""
+        return await self.call(artifact_calls.links(artifact.id))
+
+    async def end_artifact_link(self, artifact: Artifact, link_id: str) -> None:
+        """Let one link to it open nothing any more. NotFoundError if none has the
+        id.
+        """
+        await self.call(artifact_calls.end_link(artifact.id, link_id))
 
     async def end_artifact_links(self) -> None:
         """Let all links to artifacts, of everybody, open nothing any more."""

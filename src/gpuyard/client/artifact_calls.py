@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from gpuyard.client.answers import items_of
 from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.segments import segment
-from gpuyard.domain.artifacts import Artifact, ArtifactLink
+from gpuyard.domain.artifacts import Artifact, ArtifactLink, LivingLink
 
 _read = items_of(Artifact)
 
 
 def _of_job(reference: str) -> str:
     return f"/api/v1/jobs/{segment(reference)}/artifacts"
+
+
+def _links_of(artifact_id: str) -> str:
+    return f"/api/v1/artifacts/{segment(artifact_id)}/links"
 
 
 def listing(reference: str) -> Call[list[Artifact]]:
@@ -26,9 +30,24 @@ def remove(reference: str, paths: Sequence[str]) -> Call[list[Artifact]]:
 
 def share(artifact_id: str, valid_s: float) -> Call[ArtifactLink]:
     """A link to one."""
-    path = f"/api/v1/artifacts/{segment(artifact_id)}/links"
     body = {"valid_s": valid_s}
+    path = _links_of(artifact_id)
     return Call("POST", path, ArtifactLink.model_validate, body=body, done_once=True)
+
+
+def links(artifact_id: str) -> Call[list[LivingLink]]:
+    """The links that open it now, the oldest first."""
+    return Call(
+        "GET",
+        _links_of(artifact_id),
+        lambda answer: [LivingLink.model_validate(item) for item in answer["items"]],
+    )
+
+
+def end_link(artifact_id: str, link_id: str) -> Call[None]:
+    """Let one of them open nothing any more."""
+    path = f"{_links_of(artifact_id)}/{segment(link_id)}"
+    return Call("DELETE", path, lambda _: None, done_once=True)
 
 
 def end_links() -> Call[None]:

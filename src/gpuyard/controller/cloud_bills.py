@@ -14,7 +14,13 @@ from gpuyard.billing.bills import PaidMachine, compare
 from gpuyard.billing.paid_machines import machine_of_attempt, machine_of_pool_node
 from gpuyard.controller.cloud_accounts import CloudAccounts
 from gpuyard.controller.core import Core
-from gpuyard.domain.bills import BillComparison, BillMatch, CloudBill
+from gpuyard.domain.bills import (
+    MOST_STORED,
+    BillComparison,
+    BillMatch,
+    CloudBill,
+    StoredBill,
+)
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.providers.configured import Providers
@@ -59,7 +65,36 @@ class CloudBills:
                 "`gpuyard report --by provider` shows what gpuyard has counted.",
             )
         paid = await asyncio.to_thread(self._paid, name, bill)
-        return compare(name, bill, paid, self._tolerance_percent(name))
+        found = compare(name, bill, paid, self._tolerance_percent(name))
+        await self._store(found)
+        return found
+
+    def stored(self) -> list[StoredBill]:
+        """The last comparison of each provider that rents machines. No cloud is
+        asked.
+        """
+        return [
+            self._stored(name, provider.settings.compare_bills)
+            for name, provider in self._providers.rented.items()
+        ]
+
+    def _stored(self, name: str, daily: bool) -> StoredBill:
+        note = self._core.queries.note(_stored_note(name))
+        known = {"provider": name, "daily": daily}
+        return StoredBill.model_validate({**note, **known})
+
+    async def _store(self, found: BillComparison) -> None:
+        """Keep what differs: that is what people look into."""
+        different = [item for item in found.items if item.match != BillMatch.SAME]
+        shortened = found.model_copy(update={"items": different[:MOST_STORED]})
+        body = {
+            "compared_at": self._core.clock(),
+            "machines": len(found.items),
+            "different": len(different),
+            "comparison": shortened.model_dump(mode="json"),
+        }
+        self._core.writer.set_note(_stored_note(found.provider), body)
+        await self._core.committed(own_only=True)
 
     def _newest_day(self) -> date:
         now = datetime.fromtimestamp(self._core.clock(), UTC)
@@ -111,6 +146,11 @@ class CloudBills:
         kind = EventKind.BILL_DIFFERS if found.differs else EventKind.BILL_COMPARED
         self._core.emit([Event(kind, self._core.clock(), (), None, _told(found))])
         return True
+
+
+def _stored_note(provider: str) -> str:
+    """The note of the ledger with the last comparison of a provider."""
+    return f"bill_comparison:{provider}"
 
 
 def _told(found: BillComparison) -> dict[str, Any]:

@@ -30,11 +30,13 @@ class JobStreams:
         self._providers = providers
         self._open: Counter[str] = Counter()
 
-    def node_of(self, job_id: str, port: int) -> str:
-        """The name of the node where the job runs and its ports are. RefusedError when
-        it does not run, or not where gpuyard can open a stream.
+    def node_of(self, job_id: str, port: int = 0, *, stdin: bool = False) -> str:
+        """The name of the node to which such a stream of the job would lead now; see
+        `open`. RefusedError when the job does not run, or takes no such stream there.
         """
-        attempt, _ = self._running(job_id, port)
+        attempt, _ = self._running(job_id, port, stdin=stdin)
+        if stdin:
+            self._refuse_without_input(job_id)
         return self._node_name(attempt)
 
     @asynccontextmanager

@@ -91,18 +91,32 @@ class Artifact(BaseModel):
 
 
 class FoundArtifact(Artifact):
-    """A file that a job has left, with the name of the job."""
+    """A file that a job has left, with the name of the job, its project and who
+    submitted it. Without `user`, that was the owner of the instance.
+    """
 
     job_name: str
+    project: str | None = None
+    user: str | None = None
 
 
 class ArtifactLink(BaseModel):
     """A link to one artifact for people without a token, until `expires_at` (UTC
-    seconds).
+    seconds). `id` is for ending it before that; a server that is older gives none.
     """
 
+    id: str = ""
     url: str
     expires_at: float
+
+
+class LivingLink(ArtifactLink):
+    """A link that still opens an artifact: who has made it, and when (UTC seconds).
+    Without `made_by`, it was the owner of the instance.
+    """
+
+    made_by: str | None
+    created_at: float
 
 
 class WantedLink(StrictModel):

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 from gpuyard.domain.strict_model import StrictModel
 
+MOST_STORED = 500
+"""So many machines of a comparison are kept."""
+
 
 class CostPart(StrEnum):
     """What a cloud charges for, beside a machine itself."""
@@ -115,3 +118,17 @@ class BillComparison(StrictModel):
     tolerance_percent: float
     items: list[BilledMachine]
     sums: list[BillSum]
+
+
+class StoredBill(StrictModel):
+    """The last comparison of a provider's bill, at `compared_at` (UTC seconds); None
+    where there was none. Its `items` are those that differ, of `machines` in all, and
+    at most `MOST_STORED` of them. `daily`: it is compared once a day.
+    """
+
+    provider: str
+    daily: bool
+    compared_at: float | None = None
+    machines: int = 0
+    different: int = 0
+    comparison: BillComparison | None = None

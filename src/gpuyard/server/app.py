@@ -41,6 +41,7 @@ from gpuyard.server.routers import (
     ledger,
     log_lines,
     machines,
+    model_cards,
     models,
     nodes,
     packages,
@@ -89,6 +90,7 @@ _NOUNS = (
     schedules,
     job_streams,
     tensorboards,
+    model_cards,
     records,
     batches,
     artifacts,
@@ -187,6 +189,7 @@ def _add_routes(app: FastAPI) -> None:
     routers = (
         *(noun.router for noun in _NOUNS),
         batches.estimates,
+        cloud_accounts.bills,
         nodes.invitations,
         process.open_router,
         artifacts.open_router,

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of, key_id, proof
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import OWNER, Identity
+from gpuyard.domain.artifacts import LivingLink
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.ledger.queries import Queries
@@ -24,7 +27,7 @@ from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
-from gpuyard.server.artifact_links import ArtifactLinks
+from gpuyard.server.artifact_links import ArtifactLinks, IssuedLink
 from gpuyard.server.auth import replacing_token
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
@@ -165,10 +168,11 @@ class AppState:
         jobs = [view.jobs.get(one.job_id) for one in view.attempts.values()]
         return any(job and job.kind == JobKind.WORKER for job in jobs)
 
-    async def artifact_link(self, artifact_id: str, expires_at: float) -> str:
-        """A link for people without a token."""
-        url = self.settings.server.url or self.url
-        return await self.artifact_links.issue(url, artifact_id, expires_at)
+    def living_link(self, artifact_id: str, link: IssuedLink) -> LivingLink:
+        """The resource of a link for people without a token."""
+        server = self.settings.server.url or self.url
+        url = self.artifact_links.url(server, artifact_id, link)
+        return LivingLink(url=url, **msgspec.structs.asdict(link))
 
     def linked_artifact(self, link: str) -> str:
         """The id of the artifact that a link opens; ForbiddenError."""

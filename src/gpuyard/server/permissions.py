@@ -30,11 +30,15 @@ SEES_KEY = "gpuyard.sees"
 
 _NOBODYS = Belonging(None, None)
 _ONE = "[^/]+"
+# What begins like that after `/api/v1/` is not for all who may look.
+_NOT_FOR_VIEWERS = (
+    f"ledger/|audit/?$|bills/?$|artifacts/{_ONE}/links/?$|jobs/{_ONE}/(exec|stdin)/?$"
+)
 # The least role for each kind of request.
 _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     Role.VIEWER: (
         "(GET|HEAD|OPTIONS) /(metrics|v1/models(/.+)?)",
-        "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/|audit/?$).+",
+        f"(GET|HEAD|OPTIONS) /api/v1/(?!{_NOT_FOR_VIEWERS}).+",
         "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations(/measured)?)",
         "POST /api/v1/sign-in/links",
         f"(POST /api/v1/tokens|DELETE /api/v1/tokens/{_ONE})",
@@ -49,13 +53,15 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"POST /api/v1/jobs/{_ONE}/(rerun|forward/{_ONE}/links)",
         f"PATCH /api/v1/(jobs|arrays|schedules)/{_ONE}",
         f"WEBSOCKET /api/v1/jobs/{_ONE}/(exec|stdin|forward/{_ONE})",
+        f"(GET|HEAD) /api/v1/jobs/{_ONE}/(exec|stdin)",
         f"POST /api/v1/batches/{_ONE}/(cancel|retry)",
         f"(DELETE /api/v1/schedules/{_ONE}|POST /api/v1/schedules/{_ONE}/run)",
         f"(PUT|DELETE) /api/v1/secrets/{_ONE}",
         f"(PUT|DELETE) /api/v1/projects/{_ONE}/members/{_ONE}",
         "(POST|PUT|DELETE) /api/v1/datasets/.+",
         f"DELETE /api/v1/jobs/{_ONE}/artifacts",
-        f"POST /api/v1/artifacts/{_ONE}/links",
+        f"(GET|HEAD|POST) /api/v1/artifacts/{_ONE}/links",
+        f"DELETE /api/v1/artifacts/{_ONE}/links/{_ONE}",
         f"PUT /api/v1/studies/{_ONE}",
     ),
     Role.MAINTAINER: (

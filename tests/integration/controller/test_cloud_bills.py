@@ -2,6 +2,7 @@
 once a day.
 """
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -74,11 +75,14 @@ class Instance:
         core: Any = SimpleNamespace(
             queries=queries,
             clock=lambda: NOW,
-            writer=SimpleNamespace(set_note=self.notes.__setitem__),
+            writer=SimpleNamespace(set_note=self._set_note),
             emit=self.events.extend,
             committed=self._committed,
         )
         self.core = core
+
+    def _set_note(self, name: str, body: dict[str, Any]) -> None:
+        self.notes[name] = body
 
     async def _committed(self, *, own_only: bool) -> None:
         assert own_only
@@ -211,6 +215,24 @@ async def test_each_bill_is_told_of_once(instance: Instance) -> None:
     instance.cloud.charges = []
     await instance.bills().look()
     assert instance.events[-1].kind == "bill.compared"
+
+
+async def test_what_was_compared_last_is_read_without_a_question(
+    instance: Instance,
+) -> None:
+    (before,) = instance.bills().stored()
+    assert (before.provider, before.daily, before.comparison) == ("aws", True, None)
+    instance.add(attempts, **attempt("a1"))
+    instance.cloud.charges = [charge("", "a1", "1.2"), charge("", "a9", "1")]
+    found = await instance.bills().compare("aws")
+    instance.notes = json.loads(json.dumps(instance.notes))
+    (stored,) = instance.bills().stored()
+    assert (stored.compared_at, stored.machines, stored.different) == (NOW, 2, 1)
+    assert stored.comparison is not None
+    (unknown,) = stored.comparison.items
+    assert (unknown.owner, unknown.match) == ("a9", BillMatch.UNKNOWN)
+    assert stored.comparison.sums == found.sums
+    assert len(instance.cloud.asked) == 1, "AWS charges for each question"
 
 
 async def test_no_bill_is_asked_for_without_the_setting(instance: Instance) -> None:

@@ -1,14 +1,18 @@
-// What was spent, on whom and on what, and the budgets.
+// What was spent, on whom and on what, and the budgets; bills of clouds, and benchmarks.
 
 import { address, type Schemas } from "../api/client";
 import * as format from "../format";
 import { serverNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
 import { Empty, Found, Meter, Tabs } from "../ui/parts";
 import { Advice } from "./costs-advice";
+import { BenchmarksTab } from "./costs-benchmarks";
+import { BillsTab } from "./costs-bills";
 import { Budgets } from "./costs-budgets";
 
+const TABS = ["spending", "bills", "benchmarks"] as const;
 const CUTS = ["day", "week", "month", "user", "project", "tier", "provider", "gpu"] as const;
 const DAY_S = 86_400;
 const PERIODS: Record<string, number> = {
@@ -21,29 +25,57 @@ type Report = Schemas["CostReport"];
 
 export default function CostsScreen() {
   const { query } = usePlace();
-  const by = CUTS.find((cut) => cut === query.get("by")) ?? "day";
+  const tabs = TABS.filter((one) => one !== "bills" || session.may("administrator"));
+  const tab = tabs.find((one) => one === query.get("show")) ?? "spending";
   const period = query.get("period") ?? "30 days";
   // To the hour, so that the question stays the same while the page is open.
   const from = Math.floor((serverNow() - (PERIODS[period] ?? 30) * DAY_S) / 3600) * 3600;
-  const report = useResource<Report>("/api/v1/costs", { by, from }, { everyS: 30 });
   return (
     <>
       <div class="head">
         <h1>Costs</h1>
         <span class="spring" />
-        <select
-          aria-label="Period"
-          value={period}
-          onChange={(event) => setQuery({ period: event.currentTarget.value })}
-        >
-          {Object.keys(PERIODS).map((name) => (
-            <option key={name}>{name}</option>
-          ))}
-        </select>
-        <a class="button" href={address("/api/v1/costs/focus", { from })} download="focus.csv">
-          Export (FOCUS)
-        </a>
+        {tab !== "bills" && <Period chosen={period} />}
+        {tab === "spending" && (
+          <a class="button" href={address("/api/v1/costs/focus", { from })} download="focus.csv">
+            Export (FOCUS)
+          </a>
+        )}
       </div>
+      <Tabs
+        label="What to show"
+        names={tabs}
+        chosen={tab}
+        titleOf={titleOf}
+        onChoose={(one) => setQuery({ show: one })}
+      />
+      {tab === "spending" && <Spending from={from} />}
+      {tab === "bills" && <BillsTab />}
+      {tab === "benchmarks" && <BenchmarksTab from={from} />}
+    </>
+  );
+}
+
+function Period({ chosen }: { chosen: string }) {
+  return (
+    <select
+      aria-label="Period"
+      value={chosen}
+      onChange={(event) => setQuery({ period: event.currentTarget.value })}
+    >
+      {Object.keys(PERIODS).map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
+  );
+}
+
+function Spending({ from }: { from: number }) {
+  const { query } = usePlace();
+  const by = CUTS.find((cut) => cut === query.get("by")) ?? "day";
+  const report = useResource<Report>("/api/v1/costs", { by, from }, { everyS: 30 });
+  return (
+    <>
       <Budgets />
       <Tabs
         label="By"
@@ -59,8 +91,8 @@ export default function CostsScreen() {
   );
 }
 
-function titleOf(cut: string): string {
-  return cut === "gpu" ? "GPU" : cut[0]!.toUpperCase() + cut.slice(1);
+function titleOf(name: string): string {
+  return name === "gpu" ? "GPU" : name[0]!.toUpperCase() + name.slice(1);
 }
 
 function ReportTable({ report }: { report: Report }) {

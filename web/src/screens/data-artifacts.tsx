@@ -1,15 +1,21 @@
-// The files that all jobs have left: found by their path or their job, and downloaded.
+// The files that all jobs have left: found by their path or their job,
+// downloaded and shared.
 
 import { useState } from "preact/hooks";
 
-import type { Schemas } from "../api/client";
+import { type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
+import { mayChange } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
-import { CommandToCopy, Field } from "../ui/fields";
-import { Dialog, Empty, ErrorNote, Link, Loading } from "../ui/parts";
+import { session } from "../state/session";
+import { Field } from "../ui/fields";
+import { FormDialog } from "../ui/forms";
+import { Empty, ErrorNote, Link, Loading } from "../ui/parts";
+import { ArtifactLinks } from "./artifact-links";
+import { ModelCard } from "./model-card";
 
 type Found = Schemas["FoundArtifact"];
 const isAboutArtifacts = (event: ServerEvent) => event.kind.startsWith("artifacts.");
@@ -19,6 +25,8 @@ export function Artifacts() {
   const text = query.get("text") ?? "";
   const found = useListing<Found>("/api/v1/artifacts", { text }, isAboutArtifacts);
   const [carded, setCarded] = useState<Found | null>(null);
+  const [shared, setShared] = useState<Found | null>(null);
+  const [isEnding, setEnding] = useState(false);
   return (
     <>
       <Field
@@ -35,7 +43,9 @@ export function Artifacts() {
           <code>--artifacts</code> names.
         </Empty>
       )}
-      {found.items.length > 0 && <ArtifactTable artifacts={found.items} onCard={setCarded} />}
+      {found.items.length > 0 && (
+        <ArtifactTable artifacts={found.items} onCard={setCarded} onShare={setShared} />
+      )}
       {found.hasMore && found.items.length > 0 && (
         <div>
           <button type="button" class="button" onClick={found.more}>
@@ -43,12 +53,42 @@ export function Artifacts() {
           </button>
         </div>
       )}
-      {carded && <ModelCard artifact={carded} onClose={() => setCarded(null)} />}
+      {session.may("administrator") && (
+        <div>
+          <button type="button" class="button danger" onClick={() => setEnding(true)}>
+            End all links
+          </button>
+        </div>
+      )}
+      {isEnding && (
+        <FormDialog
+          title="End all links to artifacts?"
+          verb="End them"
+          kind="danger"
+          act={() => send("DELETE", "/api/v1/artifact-links")}
+          onClose={() => setEnding(false)}
+        >
+          <p>No link that anybody has made opens its file any more.</p>
+        </FormDialog>
+      )}
+      {carded && (
+        <ModelCard
+          job={{ id: carded.job_id, name: carded.job_name }}
+          onClose={() => setCarded(null)}
+        />
+      )}
+      {shared && <ArtifactLinks artifact={shared} onClose={() => setShared(null)} />}
     </>
   );
 }
 
-function ArtifactTable(props: { artifacts: Found[]; onCard: (artifact: Found) => void }) {
+interface TableProps {
+  artifacts: Found[];
+  onCard: (artifact: Found) => void;
+  onShare: (artifact: Found) => void;
+}
+
+function ArtifactTable(props: TableProps) {
   const now = useNow();
   return (
     <div class="card scrolls" tabIndex={0} role="group" aria-label="Artifacts">
@@ -81,6 +121,16 @@ function ArtifactTable(props: { artifacts: Found[]; onCard: (artifact: Found) =>
                   >
                     Download
                   </a>
+                  {mayChange(one) && (
+                    <button
+                      type="button"
+                      class="button"
+                      aria-label={`Share ${one.path} of ${one.job_name}`}
+                      onClick={() => props.onShare(one)}
+                    >
+                      Share
+                    </button>
+                  )}
                   <button
                     type="button"
                     class="button"
@@ -96,22 +146,5 @@ function ArtifactTable(props: { artifacts: Found[]; onCard: (artifact: Found) =>
         </tbody>
       </table>
     </div>
-  );
-}
-
-function ModelCard({ artifact, onClose }: { artifact: Found; onClose: () => void }) {
-  return (
-    <Dialog title={`A model card for ${artifact.job_name}`} onClose={onClose}>
-      <p class="quiet">
-        It says what is known of the run: its settings, its results and its files. Publish it beside
-        them.
-      </p>
-      <CommandToCopy text={`gpuyard artifacts card ${artifact.job_id} > README.md`} />
-      <div>
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
-    </Dialog>
   );
 }

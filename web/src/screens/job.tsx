@@ -3,13 +3,13 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { address, Problem, type Schemas, send } from "../api/client";
+import { Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
-import { mayChange, maySubmit, opensPorts } from "../state/rights";
+import { mayChange, maySubmit, opensStreams } from "../state/rights";
 import { session } from "../state/session";
 import {
   ActionButton,
@@ -23,14 +23,24 @@ import {
   StateBadge,
   Tabs,
 } from "../ui/parts";
-import { FormDialog } from "../ui/forms";
+import { ArtifactsTab } from "./job-artifacts";
 import { JobChanges } from "./job-changes";
 import { CurvesTab } from "./job-curves";
+import { JobInput } from "./job-input";
 import { OpenPort } from "./job-port";
+import { Shell } from "./job-shell";
 import { Log } from "./log";
 
 type Job = Schemas["Job"];
-const TABS = ["curves", "log", "checkpoints", "artifacts", "timeline", "specification"] as const;
+const TABS = [
+  "curves",
+  "log",
+  "checkpoints",
+  "artifacts",
+  "timeline",
+  "specification",
+  "shell",
+] as const;
 type Tab = (typeof TABS)[number];
 const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
 
@@ -47,10 +57,14 @@ export default function JobScreen({ words }: { words: string[] }) {
   const path = `/api/v1/jobs/${reference}`;
   const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
   const { query } = usePlace();
-  const tab = TABS.find((one) => one === query.get("show")) ?? "curves";
+  const asked = query.get("show");
   const isGone = job.error instanceof Problem && job.error.status === 404;
   if (job.value === null || isGone) return <Missing error={job.error} />;
   const one = job.value;
+  // What a shell has shown stays when the job has ended.
+  const hasShell = opensStreams(one) && (one.state === "running" || asked === "shell");
+  const tabs = TABS.filter((name) => name !== "shell" || hasShell);
+  const tab = tabs.find((name) => name === asked) ?? "curves";
   return (
     <>
       <Head job={one} onChange={job.reload} />
@@ -60,7 +74,7 @@ export default function JobScreen({ words }: { words: string[] }) {
       <div class="stack">
         <Tabs
           label="What to show"
-          names={TABS}
+          names={tabs}
           chosen={tab}
           onChoose={(name) => setQuery({ show: name })}
         />
@@ -89,7 +103,7 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
     case "curves":
       return <CurvesTab job={job} isOver={OVER.has(job.state)} />;
     case "log":
-      return <Log job={job.id} isOver={OVER.has(job.state)} />;
+      return <LogTab job={job} />;
     case "checkpoints":
       return <CheckpointsTab job={job} />;
     case "artifacts":
@@ -98,7 +112,19 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
       return <TimelineTab job={job} />;
     case "specification":
       return <SpecificationTab job={job} />;
+    case "shell":
+      return <Shell job={job} />;
   }
+}
+
+function LogTab({ job }: { job: Job }) {
+  const takesInput = job.state === "running" && job.spec?.["interactive"] === true;
+  return (
+    <div class="stack">
+      <Log job={job.id} isOver={OVER.has(job.state)} />
+      {takesInput && opensStreams(job) && <JobInput job={job.id} />}
+    </div>
+  );
 }
 
 // --- the head ---
@@ -146,7 +172,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
             <Link to={`/submit?from=${job.id}`} class="button">
               Clone and edit
             </Link>
-            {job.state === "running" && opensPorts(job) && <OpenPort job={job.id} />}
+            {job.state === "running" && opensStreams(job) && <OpenPort job={job.id} />}
             <JobChanges
               job={job}
               isOver={OVER.has(job.state)}
@@ -297,74 +323,6 @@ function CheckpointsTab({ job }: { job: Job }) {
                     <ActionButton act={() => resume(one.id)} onError={setError}>
                       Resume from here
                     </ActionButton>
-                  )}
-                </div>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
-}
-
-function ArtifactsTab({ job }: { job: Job }) {
-  const isNew = (event: ServerEvent) =>
-    event.job_id === job.id && event.kind.startsWith("artifacts.");
-  const path = `/api/v1/jobs/${job.id}/artifacts`;
-  const found = useResource<Items<Schemas["Artifact"]>>(path, {}, { when: isNew });
-  const [removed, setRemoved] = useState<string | null>(null);
-  async function remove(): Promise<void> {
-    await send("DELETE", address(path, { path: removed! }));
-    found.reload();
-  }
-  if (found.value?.items.length === 0) return <Empty>It has left no artifacts.</Empty>;
-  return (
-    <div class="card scrolls">
-      <Found of={found} />
-      {removed !== null && (
-        <FormDialog
-          title={`Remove ${removed}?`}
-          verb="Remove it"
-          kind="danger"
-          act={remove}
-          onClose={() => setRemoved(null)}
-        >
-          <p>Nothing brings the file back, and links to it open nothing any more.</p>
-        </FormDialog>
-      )}
-      <table>
-        <thead>
-          <tr>
-            <th>File</th>
-            <th class="number">Size</th>
-            <th>Saved</th>
-            <th />
-          </tr>
-        </thead>
-        <tbody>
-          {found.value?.items.map((one) => (
-            <tr key={one.id}>
-              <td class="mono">{one.path}</td>
-              <td class="number">{format.bytes(one.size)}</td>
-              <td>{format.time(one.created_at)}</td>
-              <td>
-                <div class="row">
-                  <a
-                    class="button"
-                    href={`/api/v1/artifacts/${one.id}/content`}
-                    download={one.path.split("/").at(-1)}
-                  >
-                    Download<span class="hidden-text"> {one.path}</span>
-                  </a>
-                  {mayChange(job) && (
-                    <button
-                      type="button"
-                      class="button danger"
-                      onClick={() => setRemoved(one.path)}
-                    >
-                      Remove<span class="hidden-text"> {one.path}</span>
-                    </button>
                   )}
                 </div>
               </td>

@@ -35,7 +35,9 @@ export function maySubmit(project: string | null | undefined): boolean {
   return rightsIn(project).submits;
 }
 
-/** Whether they may connect to what a job serves: it runs under its submitter's account. */
-export function opensPorts({ user }: Owned): boolean {
-  return session.may("administrator") || user === me();
+/** Whether they may run commands beside a job, type to it, and connect to what it serves: all
+ * of that has its submitter's account. */
+export function opensStreams(job: Owned): boolean {
+  const isOwn = session.may("administrator") || job.user === me();
+  return isOwn && session.may("member") && mayChange(job);
 }

@@ -14,6 +14,7 @@ from gpuyard.domain.artifacts import (
     Artifact,
     ArtifactLink,
     FoundArtifact,
+    LivingLink,
     WantedLink,
 )
 from gpuyard.domain.errors import GpuyardError, NotFoundError
@@ -22,7 +23,7 @@ from gpuyard.server.api_router import api_router, open_api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.permissions import check_own, visibility_of
+from gpuyard.server.permissions import check_own, identity_of, visibility_of
 from gpuyard.server.present import present_artifact
 from gpuyard.server.range_response import blob_response
 from gpuyard.storage.blobs import BlobStore
@@ -99,11 +100,15 @@ async def search_artifacts(
     read = app_state.queries.newest_artifacts
     rows = await asyncio.to_thread(read, limit, text, cursor)
     after = rows[-1]["id"] if len(rows) == limit else None
+    ids = {row["job_id"] for row in rows}
+    whose = await asyncio.to_thread(app_state.queries.belongings_of, ids)
     visibility = visibility_of(request.scope, app_state.controller)
-    if visibility.hidden:
-        projects = app_state.queries.projects_of_jobs({row["job_id"] for row in rows})
-        rows = [row for row in rows if visibility.sees(projects.get(row["job_id"]))]
-    items = [FoundArtifact.model_validate(row) for row in rows]
+    items: list[FoundArtifact] = []
+    for row in rows:
+        (project, user) = whose.get(row["job_id"], (None, None))
+        if visibility.sees(project):
+            found = {**row, "project": project, "user": user}
+            items.append(FoundArtifact.model_validate(found))
     return FoundArtifactPage(items=items, next=after)
 
 
@@ -133,11 +138,41 @@ async def share_artifact(
     """A link with which anybody who can reach this server gets the bytes, until it
     expires or the artifact is removed.
     """
-    row = _row(artifact_id, request, app_state)
-    await check_own(request.scope, app_state.controller, [row["job_id"]])
-    expires_at = app_state.controller.core.clock() + body.valid_s
-    url = await app_state.artifact_link(row["id"], expires_at)
-    return ArtifactLink(url=url, expires_at=expires_at)
+    own_id = await _own(artifact_id, request, app_state)
+    now = app_state.controller.core.clock()
+    user = identity_of(request.scope).user
+    issue = app_state.artifact_links.issue
+    made = await issue(own_id, now + body.valid_s, user, now)
+    return app_state.living_link(own_id, made)
+
+
+class LinkPage(BaseModel):
+    """The links that open an artifact now, the oldest first."""
+
+    items: list[LivingLink]
+    next: str | None = None
+
+
+@router.get("/artifacts/{artifact_id}/links")
+async def list_artifact_links(
+    artifact_id: str, request: Request, app_state: TheAppState
+) -> LinkPage:
+    """The links to an artifact that have not expired, for who may share it. Those that
+    gpuyard issued before it kept lists are missing.
+    """
+    own_id = await _own(artifact_id, request, app_state)
+    living = app_state.artifact_links.living(own_id, app_state.controller.core.clock())
+    return LinkPage(items=[app_state.living_link(own_id, link) for link in living])
+
+
+@router.delete("/artifacts/{artifact_id}/links/{link_id}", status_code=204)
+async def end_artifact_link(
+    artifact_id: str, link_id: str, request: Request, app_state: TheAppState
+) -> None:
+    """Let one link to an artifact open nothing any more."""
+    own_id = await _own(artifact_id, request, app_state)
+    now = app_state.controller.core.clock()
+    await app_state.artifact_links.end(own_id, link_id, now)
 
 
 @router.delete("/artifact-links", status_code=204)
@@ -185,6 +220,13 @@ async def _content(
 def _find_job(reference: str, request: Request, app_state: AppState) -> str:
     visibility = visibility_of(request.scope, app_state.controller)
     return app_state.controller.requests.find(reference, visibility)
+
+
+async def _own(artifact_id: str, request: Request, app_state: AppState) -> str:
+    """The id of an artifact that who asks may share; ForbiddenError, NotFoundError."""
+    row = _row(artifact_id, request, app_state)
+    await check_own(request.scope, app_state.controller, [row["job_id"]])
+    return row["id"]
 
 
 def _row(artifact_id: str, request: Request, app_state: AppState) -> dict[str, Any]:

@@ -1,15 +1,18 @@
-"""`/api/v1/providers/{name}/check`, `/prices` and `/bill`: the account at a cloud."""
+"""`/api/v1/providers/{name}/check`, `/prices` and `/bill`: the account at a cloud; and
+`/api/v1/bills`: the bills that were compared last.
+"""
 
 from datetime import date
 
 from pydantic import BaseModel
 
-from gpuyard.domain.bills import BillComparison
+from gpuyard.domain.bills import BillComparison, StoredBill
 from gpuyard.domain.cloud_accounts import AccountCheck, CataloguePrice
 from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
 router = api_router("/providers", tag="machines")
+bills = api_router(tag="costs")
 
 
 class PricePage(BaseModel):
@@ -52,3 +55,18 @@ async def compare_bill(
     charges for the question. Without `day`, the newest that should be complete.
     """
     return await app_state.controller.cloud_bills.compare(name, day)
+
+
+class BillPage(BaseModel):
+    """The bills that were compared last, by provider."""
+
+    items: list[StoredBill]
+    next: str | None = None
+
+
+@bills.get("/bills")
+async def list_bills(app_state: TheAppState) -> BillPage:
+    """The last comparison of the bill of each cloud where machines are rented. No cloud
+    is asked: see `POST /api/v1/providers/{name}/bill`.
+    """
+    return BillPage(items=app_state.controller.cloud_bills.stored())

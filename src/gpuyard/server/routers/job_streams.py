@@ -1,6 +1,7 @@
 """`/api/v1/jobs/JOB/exec`, `/stdin` and `/forward`: WebSockets to a command beside a
 running job, to the standard input of its program, and to a port of its node. They carry
-the frames of domain/stream_frames.py. And links to what a job serves at a port.
+the frames of domain/stream_frames.py. A GET of the same address says where it would
+lead, or why it would lead nowhere. And links to what a job serves at a port.
 """
 
 from typing import Annotated
@@ -35,6 +36,12 @@ class ForwardPlace(BaseModel):
     node: str
 
 
+class StreamPlace(BaseModel):
+    """The node to which a stream of a running job leads."""
+
+    node: str
+
+
 @router.get("/{reference}/forward")
 async def forward_place(
     reference: str,
@@ -57,12 +64,37 @@ async def make_link(
     """A link that opens in a browser what the job serves at a port, at an address that
     is not this server's own. RefusedError where the server has none.
     """
-    visibility = visibility_of(request.scope, app_state.controller)
-    job_id = app_state.controller.requests.find(reference, visibility)
-    _refuse_others(app_state, job_id, request)
-    await check_own(request.scope, app_state.controller, [job_id])
+    job_id = await _own(reference, request, app_state)
     sees_for_as_long(request.scope, app_state.controller, job_id)
     return await link_to(app_state, job_id, port, request)
+
+
+@router.get("/{reference}/exec")
+async def exec_place(
+    reference: str, request: Request, app_state: TheAppState
+) -> StreamPlace:
+    """Where a command beside the job would run now: a WebSocket of the same address
+    starts one. Browsers are not told why a WebSocket is refused, but here they are.
+    """
+    return await _place(reference, request, app_state)
+
+
+@router.get("/{reference}/stdin")
+async def stdin_place(
+    reference: str, request: Request, app_state: TheAppState
+) -> StreamPlace:
+    """Where the program of an interactive job takes input now: a WebSocket of the same
+    address leads to it.
+    """
+    return await _place(reference, request, app_state, stdin=True)
+
+
+async def _place(
+    reference: str, request: Request, app_state: AppState, *, stdin: bool = False
+) -> StreamPlace:
+    job_id = await _own(reference, request, app_state)
+    streams = app_state.controller.streams
+    return StreamPlace(node=streams.node_of(job_id, stdin=stdin))
 
 
 @sockets.websocket("/{reference}/exec")
@@ -98,10 +130,7 @@ async def _serve(
 
             await pass_on(call, app_state)
             return
-        visibility = visibility_of(call.scope, app_state.controller)
-        job_id = app_state.controller.requests.find(reference, visibility)
-        _refuse_others(app_state, job_id, call)
-        await check_own(call.scope, app_state.controller, [job_id])
+        job_id = await _own(reference, call, app_state)
         sees_for_as_long(call.scope, app_state.controller, job_id)
         streams = app_state.controller.streams
         async with streams.open(job_id, port, stdin=stdin) as stream:
@@ -109,6 +138,17 @@ async def _serve(
             await carry(call, stream.reader, stream.writer)
     except GpuyardError as error:
         await call.send_denial_response(problems.of_error(error))
+
+
+async def _own(reference: str, call: WebSocket | Request, app_state: AppState) -> str:
+    """The job that this means, to which who asks may open a stream; ForbiddenError,
+    NotFoundError.
+    """
+    visibility = visibility_of(call.scope, app_state.controller)
+    job_id = app_state.controller.requests.find(reference, visibility)
+    _refuse_others(app_state, job_id, call)
+    await check_own(call.scope, app_state.controller, [job_id])
+    return job_id
 
 
 def _refuse_others(app_state: AppState, job_id: str, call: WebSocket | Request) -> None:

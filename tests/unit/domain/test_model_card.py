@@ -4,7 +4,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from gpuyard.client.model_card import CardFacts, model_card
+from gpuyard.domain.model_card import CardFacts, model_card
 from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.jobs import Job
 
