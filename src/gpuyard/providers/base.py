@@ -467,5 +467,3 @@ def refuse_container(order: AttemptOrder, provider: str) -> None:
                 " leave it out, or use a provider that runs containers."
             )
             raise ProviderError(message, provider, "UNSUPPORTED")
-
-

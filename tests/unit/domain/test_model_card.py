@@ -4,9 +4,9 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from gpuyard.domain.model_card import CardFacts, model_card
 from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.jobs import Job
+from gpuyard.domain.model_card import CardFacts, model_card
 
 LEFT = Artifact(
     id="art_1",
