@@ -285,7 +285,8 @@ def test_code_as_submitted_may_have_a_folder_of_its_own() -> None:
 
 
 def test_a_board_is_of_the_project_of_its_jobs() -> None:
-    first, second = a_job(project="open"), a_job(project="hidden")
+    first = a_job(project="open")
+    second = a_job(project="hidden")
 
     def project_of(*jobs: Any, submits: bool = True) -> str | None:
         return board_project(jobs, {"hidden", "secret"}, lambda _: submits)

@@ -22,11 +22,7 @@ export function StudyResultCard({ result }: { result: Result }) {
       }
     >
       <p>
-        {best ? (
-          <Badge tone="good">{best} is best</Badge>
-        ) : (
-          <Badge tone="warn">none is best</Badge>
-        )}{" "}
+        {best ? <Badge tone="good">{best} is best</Badge> : <Badge tone="warn">none is best</Badge>}{" "}
         {result.reason}
       </p>
       <StrategyPlot run={result.run} strategies={ranked} />
