@@ -64,7 +64,7 @@ export function ArtifactLinks({ artifact, onClose }: Props) {
           <CommandToCopy text={shown.url} />
         </div>
       )}
-      <h3>Links that open it now</h3>
+      <h3 class="small">Links that open it now</h3>
       <Found of={found} />
       <ErrorNote error={error} />
       {found.value && (

@@ -79,9 +79,9 @@ function Programs({ programs }: { programs: Program[] }) {
               <th>Tier</th>
               <th class="number">Runs</th>
               <th class="number">Time</th>
-              <th class="number">A second</th>
+              <th class="number">Per second</th>
               <th class="number">Cost</th>
-              <th class="number">An epoch</th>
+              <th class="number">Cost per epoch</th>
               <th class="number">Speedup</th>
             </tr>
           </thead>

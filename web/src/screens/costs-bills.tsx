@@ -40,12 +40,14 @@ function Bill({ bill, onCompared }: { bill: Stored; onCompared: () => void }) {
   return (
     <article class="card" aria-label={`Bill of ${bill.provider}`}>
       <div class="row wide wrap">
-        <h2 class="cut">{bill.provider}</h2>
-        {comparison && (
-          <Badge tone={comparison.differs ? "warn" : "good"}>
-            {comparison.differs ? "differs" : "agrees"}
-          </Badge>
-        )}
+        <div class="row">
+          <h2 class="cut">{bill.provider}</h2>
+          {comparison && (
+            <Badge tone={comparison.differs ? "warn" : "good"}>
+              {comparison.differs ? "differs" : "agrees"}
+            </Badge>
+          )}
+        </div>
         <button type="button" class="button" onClick={() => setAsking(true)}>
           Compare now<span class="hidden-text"> {bill.provider}</span>
         </button>

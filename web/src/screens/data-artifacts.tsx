@@ -99,7 +99,7 @@ function ArtifactTable(props: TableProps) {
             <th>Job</th>
             <th class="number">Size</th>
             <th class="number">Saved</th>
-            <th>Get</th>
+            <th />
           </tr>
         </thead>
         <tbody>
@@ -112,7 +112,7 @@ function ArtifactTable(props: TableProps) {
               <td class="number">{format.bytes(one.size)}</td>
               <td class="number quiet whole">{format.ago(one.created_at, now)}</td>
               <td>
-                <span class="row">
+                <span class="row wrap">
                   <a
                     class="button"
                     href={`/api/v1/artifacts/${one.id}/content`}

@@ -83,7 +83,7 @@ function Files({ job, artifacts, onShare, onRemove }: FilesProps) {
               <td class="number">{format.bytes(one.size)}</td>
               <td>{format.time(one.created_at)}</td>
               <td>
-                <div class="row">
+                <div class="row wrap">
                   <a
                     class="button"
                     href={`/api/v1/artifacts/${one.id}/content`}

@@ -39,13 +39,6 @@ export function ModelCard({ job, onClose }: Props) {
         onInput={setBase}
       />
       <Field label="Tags" hint="text-generation, english" value={tags} onInput={setTags} />
-      <ErrorNote error={error} />
-      {text === null && !error && <Loading />}
-      {text !== null && (
-        <pre class="sunken wraps tall" tabIndex={0} role="region" aria-label="The card">
-          {text}
-        </pre>
-      )}
       <div class="row">
         <a class="button primary" href={path} download="README.md">
           Download README.md
@@ -54,6 +47,13 @@ export function ModelCard({ job, onClose }: Props) {
           Close
         </button>
       </div>
+      <ErrorNote error={error} />
+      {text === null && !error && <Loading />}
+      {text !== null && (
+        <pre class="sunken wraps tall" tabIndex={0} role="region" aria-label="The card">
+          {text}
+        </pre>
+      )}
       <p class="quiet small">
         In the folder of the program, the command finds the model that it began with by itself:
       </p>
