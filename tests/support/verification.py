@@ -30,6 +30,7 @@ from gpuyard.verification.tables import executors
 from gpuyard.verification.trusted_executor import (
     ExecutorFault,
     FollowedAnswers,
+    TrustedAway,
     TrustedExecutor,
 )
 
@@ -53,7 +54,7 @@ class LocalTrusted:
     """A trusted executor of class `cls` in this process: prompts are numbered, answers
     follow from seed and prompt.
 
-    `dead`: it fails. `hanging`: it never comes back. `shorter_by`: so many of the
+    `dead`: it fails. `busy`: other jobs have its place. `hanging`: it never comes back. `shorter_by`: so many of the
     prompts of a series are the same.
     `forgets`: it gives no answer to these. `says`: what it answers to others.
     `solve_s`: how far each solving moves a `HandClock`.
@@ -61,7 +62,7 @@ class LocalTrusted:
 
     def __init__(self, cls: Class, clock: "HandClock | None" = None) -> None:
         self.name = f"trusted-{cls}"
-        self.dead = self.hanging = False
+        self.dead = self.busy = self.hanging = False
         self.shorter_by = 0
         self.solve_s = 0.0
         self.forgets: Callable[[str], bool] = lambda prompt: False
@@ -122,6 +123,8 @@ class LocalTrusted:
         assert cls is self._cls
         if self.dead:
             raise ExecutorFault("is gone")
+        if self.busy:
+            raise TrustedAway("has not begun, behind job_2", busy=True)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:

@@ -182,6 +182,38 @@ async def test_a_dead_executor_is_a_failure_of_its_class(
     assert records.series_count(B) == 0
 
 
+async def test_whoever_keeps_a_trusted_executor_busy_is_noted_until_it_answers(
+    context: Context, records: Records, trusted: LocalTrusted
+):
+    await fill(context)
+    await sample(context, B)
+    trusted.busy = True
+    assert await answer(context, B) is StepOutcome.FAILED
+    silence = records.trusted_silence(B)
+    assert silence and (silence.times, silence.busy) == (1, True)
+    assert "behind job_2" in silence.reason
+    trusted.busy = False
+    assert await answer(context, B) is StepOutcome.DONE
+    assert records.trusted_silence(B) is None
+
+
+async def test_so_is_whoever_keeps_it_from_making_prompts(
+    context: Context, records: Records, trusted: LocalTrusted
+):
+    trusted.busy = True
+    for times in (1, 2):
+        assert await generate(context, B) is StepOutcome.FAILED
+        silence = records.trusted_silence(B)
+        assert silence and (silence.times, silence.busy) == (times, True)
+    trusted.busy = False
+    assert await generate(context, B) is StepOutcome.DONE
+    assert records.trusted_silence(B) is None
+    trusted.dead = True
+    await generate(context, B)
+    silence = records.trusted_silence(B)
+    assert silence and (silence.times, silence.busy) == (1, False)
+
+
 async def test_duplicates_are_made_up_for_by_the_surplus(
     context: Context, records: Records, trusted: LocalTrusted
 ):

@@ -93,7 +93,11 @@ async def _made(step: StepRun, wanted: int) -> Sequence[Sequence[object]]:
     async def make() -> Sequence[Sequence[object]]:
         return await context.generator.generate(cls, count, wanted, trusted)
 
-    return await (make() if trusted is None else with_trusted(context, trusted, make))
+    if trusted is None:
+        return await make()
+    made = await with_trusted(context, trusted, make)
+    await call(context.records.note_answer, cls)
+    return made
 
 
 def _files(

@@ -10,6 +10,7 @@ from gpuyard.domain.errors import GpuyardError
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call
 from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
+from gpuyard.verification.trusted_changes import note_silence
 from gpuyard.verification.trusted_executor import ExecutorFault
 
 log = structlog.get_logger(__name__)
@@ -94,6 +95,8 @@ async def run_step(
     except Exception as error:  # it must not stop other classes
         if not isinstance(error, _EXPECTED):
             log.exception("verification_step_failed", kind=kind, gpu_class=cls)
+        if isinstance(error, ExecutorFault):
+            await note_silence(context, cls, error)
         await step.tell(
             EventSubtype.FAILURE, reason=f"{type(error).__name__}: {error}"[:1000]
         )
