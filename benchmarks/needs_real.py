@@ -1,7 +1,7 @@
 """What gpuyard reads off real public training scripts, against what people expect.
 
 `python -m benchmarks.needs_real --half HALF` computes the confusion of the classes of
-GPU, with `development`, `held-out` or `afterwards` for HALF. Packages are downloaded with pip. Repositories come from clones
+GPU, with one of HALVES for HALF. Packages are downloaded with pip. Repositories come from clones
 that lie in the folder after `--clones`, each as `OWNER+NAME`; without it, only
 packages are read.
 """
@@ -28,6 +28,7 @@ from tests.support.real_scripts import (
     scripts_of,
 )
 
+HALVES = ("development", "held-out", "afterwards", "read-once")
 PACKAGES = ROOT / "tests" / "unit" / "insight" / "needs" / "real_packages.json"
 REPOSITORIES = ROOT / "benchmarks" / "data" / "real_scripts.json"
 
@@ -132,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--half",
-        choices=("development", "held-out", "afterwards"),
+        choices=HALVES,
         default="development",
     )
     parser.add_argument("--clones", type=Path, help="the folder of the clones")

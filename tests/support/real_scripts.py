@@ -39,7 +39,7 @@ _LONGEST = 2_000_000
 class Script:
     """A real script. `source` is a package with its version, or a repository;
     `archive` is the form of the package, `wheel` or `sdist`; `folder` is where the command `words` is given; `half` is `development`,
-    `held out` or `afterwards`.
+    `held out`, `afterwards` or `read once`.
 
     `memory_gb` is the least and the most that each GPU needs; None: the script does
     not say its model, or uses no GPU. `millions` counts weights, where a person can.
