@@ -38,7 +38,7 @@ export function KeptFields(editing: Editing) {
         <DatasetField {...editing} />
         <WorkspaceField {...editing} />
         <PackagesField {...editing} />
-        <Field label="Folder of the server in which it runs" {...bound(editing, "workdir")} />
+        <Field label="Its folder on the server" {...bound(editing, "workdir")} />
       </div>
       <Tick
         label="Keep these files also if it does not complete"
@@ -76,7 +76,7 @@ function PackagesField(editing: Editing) {
   const nameOf = (one: string) => (isStored(one) ? "those of the copied job" : one);
   return (
     <Choice
-      label="Packages that a file names"
+      label="Packages, listed in"
       options={[["", "none"], ...[...others, ...files].map((one) => [one, nameOf(one)] as const)]}
       onChoose={onInput}
       {...packages}

@@ -10,7 +10,7 @@ import { commandOf, wordsOf } from "./words";
 /** After which ends a job may be tried again. */
 export const CAUSES = {
   timeout: "it took too long",
-  failure: "its program failed",
+  failure: "it failed",
   lost: "its place was lost",
 } as const;
 /** The variables in which a program finds its seed. */

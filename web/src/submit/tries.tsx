@@ -62,7 +62,7 @@ function CauseFields({ form, faults, onForm }: Editing) {
       aria-label="Try again only if"
       aria-describedby={fault ? id : undefined}
     >
-      <span class="quiet small">Try again only if (none of them: in each case)</span>
+      <span>Try again only if (none: in each case)</span>
       <div class="row wrap">
         {Object.entries(CAUSES).map(([cause, name]) => (
           <Tick

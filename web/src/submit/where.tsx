@@ -45,7 +45,8 @@ export function WhereFields(editing: Editing) {
     <div class="stack">
       <div class="fields pairs">
         <Suggested
-          label="Container image; auto: by its imports"
+          label="Container image"
+          hint="auto: by its imports"
           options={["auto"]}
           {...bound(editing, "image")}
         />
