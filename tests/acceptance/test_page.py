@@ -361,6 +361,14 @@ def fill_in_when_and_for_whom(page: Page, parent: str) -> None:
     page.get_by_role("button", name="Give it a secret").click()
     page.get_by_role("combobox", name="Secret").select_option("HUB_TOKEN")
     page.get_by_label("In the variable").fill("HUB")
+    # The parts that are looked into show what there is.
+    page.get_by_text("Where: image").click()
+    page.get_by_label("Only on this provider").select_option("local")
+    page.get_by_text("Limits, tries").click()
+    page.get_by_label("Try again, so often").fill("101")
+    page.get_by_label("it failed").check()
+    page.get_by_text("Checkpoints and files").click()
+    page.get_by_label("Signal that makes it save").fill("SIGNAL")
 
 
 def test_a_session_that_ends_leaves_what_was_typed(
@@ -388,6 +396,12 @@ def test_a_session_that_ends_leaves_what_was_typed(
     expect(waits).to_have_accessible_description(re.compile("no job 'no such job'"))
     page.get_by_label("Wait for the job").fill("comes first")
     expect(waits).to_have_accessible_description("")
+    tries = page.get_by_label("Try again, so often")
+    expect(tries).to_have_accessible_description(re.compile("at most 100|equal to 100"))
+    tries.fill("1")
+    signal = page.get_by_label("Signal that makes it save")
+    expect(signal).to_have_accessible_description(re.compile("use USR1"))
+    signal.fill("USR2")
     check_for_all(page)
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="half typed")).to_be_visible()
@@ -401,6 +415,9 @@ def test_a_session_that_ends_leaves_what_was_typed(
     expect(page.get_by_label("To end by")).to_have_value("2098-12-01 18:00")
     expect(page.get_by_label("Wait for the job")).to_have_value("comes first")
     expect(page.get_by_text("The copied job told webhook at 127.0.0.1")).to_be_visible()
+    expect(page.get_by_label("Only on this provider")).to_have_value("local")
+    expect(page.get_by_label("it failed")).to_be_checked()
+    expect(signal).to_have_value("USR2")
     indices = page.get_by_label("Once for each index")
     indices.fill("0-1,1")
     page.get_by_role("link", name="Costs", exact=True).click()

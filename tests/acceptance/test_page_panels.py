@@ -440,7 +440,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
         buttons = page.get_by_role("main").get_by_role("button", name=changing)
         expect(buttons).to_have_count(0)
         page.get_by_role("link", name="Submit", exact=True).click()
-        page.get_by_text("Labels, notices", exact=True).click()
+        page.get_by_text("Project, labels, notices", exact=True).click()
         expect(page.get_by_label(re.compile("^Whom to tell"))).to_be_visible()
         expect(page.get_by_role("button", name="Give it a secret")).to_have_count(0)
         for path, shown in {

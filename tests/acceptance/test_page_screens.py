@@ -158,7 +158,7 @@ def test_a_visitor_trains_stops_resumes_and_takes_the_model_home(
     page.get_by_label(re.compile("^Code")).fill(TRAINING)
     expect(page.get_by_label(re.compile("^Command"))).to_have_value("python3 train.py")
     page.get_by_label("Name", exact=True).fill("a visitor's")
-    page.get_by_text("More: limits").click()
+    page.get_by_text("Checkpoints and files").click()
     page.get_by_label(re.compile("^Checkpoints")).fill("out/*.pt")
     page.get_by_label(re.compile("^To resume")).fill("--resume {path}")
     page.get_by_label(re.compile("^Files to keep")).fill("out/*")

@@ -6,6 +6,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.images import Image, ImageChoice, choose_image
 from gpuyard.domain.jobspec import JobSpec
@@ -22,9 +24,28 @@ def image_for(spec: JobSpec, catalogue: Iterable[Image]) -> ImageChoice:
 
     A program whose source cannot be read counts as one that imports nothing.
     """
-    modules = imported(source_of(spec.command, spec.workdir))
+    source = sent_source(spec) or source_of(spec.command, spec.workdir)
+    modules = imported(source)
     needs_gpu = spec.resources.gpus.count > 0
     return choose_image(modules, gpu=needs_gpu, catalogue=catalogue)
+
+
+class _Sent(msgspec.Struct):
+    """The texts of a program by path, as the page sends it on the input of a job."""
+
+    text: dict[str, str]
+
+
+def sent_source(spec: JobSpec) -> str:
+    """The Python source that a command runs of the files on its input; empty if there
+    are none.
+    """
+    try:
+        sent = msgspec.json.decode(spec.stdin or "", type=_Sent)
+    except msgspec.DecodeError:
+        return ""
+    programs = (word for word in spec.command if word.endswith(".py"))
+    return next((sent.text[word] for word in programs if word in sent.text), "")
 
 
 def source_of(command: Sequence[str], workdir: str | None) -> str:

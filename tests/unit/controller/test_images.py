@@ -39,6 +39,21 @@ def test_it_is_read_off_what_the_program_imports(tmp_path, source, gpus, begins)
         assert f"image {image} was chosen" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("sent", "begins"),
+    [
+        (json.dumps({"text": {"a.py": "import torch"}, "base64": {}}), "gpuyard/ml-p"),
+        (json.dumps({"text": {"b.py": "import torch"}}), "python:3"),
+        ('{"text": ["a.py"]}', "python:3"),
+        ("import torch", "python:3"),
+    ],
+)
+def test_it_is_read_off_a_program_that_the_page_sends(sent, begins):
+    command = ["python3", "-c", "import json", "python3", "a.py"]
+    image, _ = read(command=command, stdin=sent, resources={"gpus": {"count": 1}})
+    assert image.startswith(begins)
+
+
 def test_jobs_that_differ_in_their_command_alone_get_an_image_each():
     intake = Intake(Tiers(), container_providers=lambda: ["docker"])
     images = []

@@ -11,6 +11,9 @@ from gpuyard.cli import run
 from gpuyard.cli.run_fields import job_fields, schedule_fields
 from gpuyard.cli.run_options import RunOptions
 from gpuyard.domain.arrays import ArraySpec
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.packages import read_packages
+from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.schedules import ScheduleSpec
 from gpuyard.domain.validation import parse_model
 from tests.support.page_code import evaluate
@@ -34,7 +37,46 @@ SPEC: dict[str, Any] = {
     "notify": ["mail:ana@example.org", "slack:https://hooks.example.org/T/B"],
     "secrets": {"HF_TOKEN": "HF_TOKEN", "HUB": "HF_TOKEN"},
     "labels": {"team": "vision", "note": "a = b"},
+    "max_silence_s": 60,
+}
+# A job with all that the folded parts say of places, limits and files.
+RARE: dict[str, Any] = {
+    "command": ["python3", "train.py"],
+    "name": "rare",
+    "priority": 3,
+    "image": "auto",
+    "provider": "cloud",
+    "allowed": {
+        "providers": ["cloud", "local"],
+        "regions": ["eu-1", "eu-2"],
+        "quarantined": True,
+    },
+    "max_price": "2.50",
+    "strategy": "availability",
+    "spot": True,
+    "resources": {
+        "cpus": 4,
+        "memory_gb": 8,
+        "nodes": 2,
+        "gpus": {"count": 8, "gpu_class": "A100", "compute_capability": "8.0"},
+    },
+    "timeout_s": 7200,
     "retry_count": 2,
+    "retry_on": ["lost", "timeout"],
+    "log_limit_gb": 0.2,
+    "preemptible": True,
+    "environment": {"GPUYARD_SEED": "7", "PYTHONHASHSEED": "7", "A": "b = c"},
+    "checkpoint": {
+        "path": "out/*.pt",
+        "resume_args": ["--resume", "{path}"],
+        "signal": "USR1",
+        "grace_s": 45,
+        "every_s": 600,
+    },
+    "artifacts": ["out/*.pt", "*.json"],
+    "artifacts_always": True,
+    "datasets": ["vision/photos@2", "text"],
+    "workspace": "scratch",
 }
 # What somebody has filled in, and what the command for a terminal says in its options.
 TYPED: dict[str, Any] = {
@@ -70,9 +112,80 @@ def options_of(command: str) -> RunOptions:
 
 
 def test_a_copied_job_is_the_same_job() -> None:
-    copied = evaluate(FORM, "specOf(formOf(given))", SPEC, ZONE)
-    assert copied == SPEC
-    assert parse_model(ArraySpec, copied).deadline == DEADLINE
+    packages = {"command": ["python3"], "packages": "ab" * 32}
+    sized = {**RARE, "tier": "GPU_LARGE"}
+    given = [SPEC, RARE, {**SPEC, **packages}, sized]
+    copied = evaluate(FORM, "given.map((one) => specOf(formOf(one)))", given, ZONE)
+    assert copied == given
+    assert parse_model(ArraySpec, copied[0]).deadline == DEADLINE
+
+
+def test_the_command_for_a_terminal_says_where_and_how_often() -> None:
+    """And what is kept, and which packages: all that the folded parts have."""
+    files = {"text": {"requirements.txt": "numpy"}, "base64": {}}
+    form = {
+        "logLimit": "200MB",
+        "grace": "45",
+        "timeout": "2h",
+        "files": files,
+        "packages": "requirements.txt",
+        "rest": {},
+    }
+    sent, command = evaluate(
+        FORM,
+        "[{...formOf(given[0]), ...given[1]}].flatMap("
+        "(form) => [specOf(form), terminalCommand(form)])",
+        [RARE, form],
+    )
+    options = options_of(command)
+    assert (options.seed, options.env) == (7, ["A=b = c"])
+    assert sent.pop("environment") == RARE["environment"]
+    assert options.packages == "requirements.txt"
+    fields = {**job_fields(options), "packages": None}
+    own = {"command": sent.pop("command"), "stdin": sent.pop("stdin")}
+    job = parse_model(JobSpec, {**own, **sent})
+    assert job == parse_model(JobSpec, {**own, **fields})
+    # Nothing of it is what a job has anyway.
+    shown = RARE.keys() - {"environment", "name", "priority"}
+    assert shown <= job.given_json().keys()
+
+
+def test_a_size_says_of_which_kind_the_gpus_are() -> None:
+    form = {"command": "true", "tier": "GPU_LARGE", "gpuClass": "A100"}
+    sent, command = evaluate(
+        FORM,
+        "[{...EMPTY, ...given}].flatMap((form) => [specOf(form), terminalCommand(form)])",
+        form,
+    )
+    assert sent["resources"] == {}
+    assert job_fields(options_of(command)) == {"tier": "GPU_LARGE"}
+
+
+def test_a_file_of_the_program_names_its_packages() -> None:
+    """It is sent with what belongs to it, and the server reads that."""
+    text = {
+        "train.py": "import numpy",
+        "requirements-gpu.txt": "-r common.txt\n",
+        "common.txt": "numpy\n",
+    }
+    files = {"text": text, "base64": {}}
+    form = {"files": files, "packages": "requirements-gpu.txt"}
+    modules = [*FORM, "submit/packages.ts"]
+    offered, stored, later = evaluate(
+        modules,
+        "[listsAmong(given.files), listToStore({...EMPTY, ...given}),"
+        " ownFaults({...EMPTY, packages: given.packages})]",
+        form,
+    )
+    assert offered == ["requirements-gpu.txt"]
+    del text["train.py"]
+    assert stored == {"main": "requirements-gpu.txt", "files": text}
+    assert read_packages(stored["main"], stored["files"]).files["common.txt"]
+    assert [fault["field"] for fault in later] == ["packages"]
+
+
+def test_the_form_knows_each_cause_to_try_again() -> None:
+    assert evaluate(["submit/parts.ts"], "Object.keys(CAUSES)") == [*RetryCause]
 
 
 def test_the_command_for_a_terminal_says_what_is_sent(
@@ -153,6 +266,10 @@ def test_what_is_wrong_stands_at_its_field() -> None:
         ("command[1]", "there is no script train.py", "check the path"),
         ("resources.gpus.memory_gb", "is 'much'", "write 16GB"),
         ("retry_count", "is 101", "must be at most 100"),
+        ("allowed.regions[0]", "is no region", ""),
+        ("checkpoint.signal", "is no signal", "write USR1"),
+        ("artifacts_always", "is true, and artifacts names no files", "give both"),
+        ("max_silence_s", "is 'long'", "write 60s"),
     ]
     given = [
         dict(zip(("field", "fault", "remedy"), one, strict=True)) for one in faults
@@ -164,6 +281,10 @@ def test_what_is_wrong_stands_at_its_field() -> None:
         "notify": "is no address",
         "command": "there is no script train.py (check the path)",
         "memoryGb": "is 'much' (write 16GB)",
+        "retries": "is 101 (must be at most 100)",
+        "regions": "is no region",
+        "signal": "is no signal (write USR1)",
+        "artifacts": "is true, and artifacts names no files (give both)",
     }
 
 
@@ -180,6 +301,7 @@ def test_what_does_not_go_together_is_found_before_it_is_sent() -> None:
     form = {
         "array": "0-9",
         "times": "@daily",
+        "seed": "4294967296",
         "secrets": [
             {"name": "A", "variable": ""},
             {"name": "B", "variable": "A"},
@@ -187,7 +309,9 @@ def test_what_does_not_go_together_is_found_before_it_is_sent() -> None:
         ],
     }
     found = evaluate(FORM, "ownFaults({...EMPTY, ...given})", form)
-    assert [fault["field"] for fault in found] == ["array", "secrets.A", "secrets.C"]
+    assert [fault["field"] for fault in found] == [
+        *("array", "secrets.A", "secrets.C", "seed"),
+    ]
     assert evaluate(FORM, "ownFaults({...EMPTY, ...given})", TYPED) == []
 
 

@@ -8,12 +8,14 @@ import { useAnswer } from "../state/answer";
 import { go, setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
 import { inWords, ownFaults, stillWrong } from "../submit/faults";
-import { EMPTY, type Form, formOf, programOf, scheduleOf, type Spec, specOf } from "../submit/form";
+import { EMPTY, type Form, formOf, programOf, scheduleOf, specOf } from "../submit/form";
 import { JobFields } from "../submit/job-fields";
+import { listToStore } from "../submit/packages";
 import { ProgramFields } from "../submit/program";
 import { type Recommendation, RecommendationCard } from "../submit/recommendation";
 import { SizesCard, useSizes } from "../submit/sizes";
 import { terminalCommand } from "../submit/terminal";
+import type { Spec } from "../submit/values";
 import { CommandToCopy } from "../ui/fields";
 import { ActionButton, Card, ErrorNote } from "../ui/parts";
 
@@ -150,12 +152,13 @@ async function formOfJob(reference: string): Promise<Form> {
 }
 
 /** Submits a job, an array or a schedule; returns the address of the screen that shows it. */
-async function submitted(form: Form, spec: Spec): Promise<string> {
+async function submitted(form: Form, described: Spec): Promise<string> {
   const faults = ownFaults(form);
   if (faults.length > 0) {
     const detail = faults.map((fault) => inWords(fault.field, fault)).join("; ");
     throw new Problem(422, "invalid_input", detail, null, faults);
   }
+  const spec = { ...described, ...(await storedPackages(form)) };
   if (form.times.trim()) {
     await send("POST", "/api/v1/schedules", scheduleOf(form, spec));
     return "/schedules";
@@ -166,6 +169,14 @@ async function submitted(form: Form, spec: Spec): Promise<string> {
   }
   const job = await send<Schemas["Job"]>("POST", "/api/v1/jobs", spec);
   return `/jobs/${job.id}`;
+}
+
+/** The field of the packages that a file of the program names, which the server now has. */
+async function storedPackages(form: Form): Promise<{ packages?: string }> {
+  const list = listToStore(form);
+  if (list === null) return {};
+  const stored = await send<Schemas["StoredPackages"]>("POST", "/api/v1/packages", list);
+  return { packages: stored.digest };
 }
 
 function faultsOf(error: Error): readonly Schemas["FieldFault"][] {

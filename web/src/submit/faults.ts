@@ -3,6 +3,7 @@
 import type { Schemas } from "../api/client";
 import type { Form } from "./form";
 import { variableOf } from "./lists";
+import { isStored } from "./packages";
 
 type FieldFault = Schemas["FieldFault"];
 export type Faults = Partial<Record<keyof Form, string>>;
@@ -15,15 +16,30 @@ const PLACES: Record<string, keyof Form> = {
   tier: "tier",
   "resources.gpus": "gpus",
   "resources.gpus.memory_gb": "memoryGb",
+  "resources.gpus.gpu_class": "gpuClass",
   "resources.cpus": "cpus",
   "resources.memory_gb": "ramGb",
+  "resources.nodes": "nodes",
+  image: "image",
+  provider: "provider",
+  "allowed.regions": "regions",
+  max_price: "maxPrice",
+  strategy: "strategy",
   priority: "priority",
   project: "project",
   timeout_s: "timeout",
+  retry_count: "retries",
+  retry_on: "retryOn",
+  log_limit_gb: "logLimit",
+  seed: "seed",
   environment: "environment",
   checkpoint: "checkpoint",
   "checkpoint.resume_args": "resumeArgs",
+  "checkpoint.signal": "signal",
+  "checkpoint.grace_s": "grace",
   artifacts: "artifacts",
+  artifacts_always: "artifacts",
+  packages: "packages",
   datasets: "dataset",
   workspace: "workspace",
   array: "array",
@@ -74,7 +90,19 @@ export function ownFaults(form: Form): FieldFault[] {
     const fault = "has no secret yet";
     faults.push({ field: `secrets.${variableOf(use)}`, fault, remedy: "choose one" });
   }
+  // What the server keeps of it are variables, which may hold anything.
+  if (form.seed.trim() && !isSeed(form.seed.trim())) {
+    faults.push({ field: "seed", fault: "is no seed", remedy: "give a whole number below 2^32" });
+  }
+  if (form.packages && !isStored(form.packages) && !(form.packages in form.files.text)) {
+    const fault = `its program has no file ${form.packages} any more`;
+    faults.push({ field: "packages", fault, remedy: "choose another" });
+  }
   return faults;
+}
+
+function isSeed(text: string): boolean {
+  return /^\d{1,10}$/.test(text) && Number(text) < 2 ** 32;
 }
 
 /** A fault as the server writes it. */

@@ -6,11 +6,9 @@ import {
   addressesOf,
   dependenciesOf,
   type Dependencies,
-  filled,
   labelsIn,
   linesOf,
   list,
-  pairsOf,
   type Parent,
   parentsOf,
   secretsOf,
@@ -18,9 +16,22 @@ import {
   usesOf,
 } from "./lists";
 import { localTime, momentOf } from "./moments";
+import {
+  type Kept,
+  keptIn,
+  keptOf,
+  type Places,
+  placesIn,
+  placesOf,
+  restOfAllowed,
+  restOfCheckpoint,
+  type Tries,
+  triesIn,
+  triesOf,
+} from "./parts";
+import { type Resources, resourcesIn, resourcesOf, restOfResources } from "./resources";
+import { given, inUse, number, quantity, type Spec, without } from "./values";
 import { commandOf, wordsOf } from "./words";
-
-export type Spec = Record<string, unknown>;
 
 export interface Form {
   files: Files;
@@ -34,18 +45,43 @@ export interface Form {
   name: string;
   gpus: string;
   memoryGb: string;
+  gpuClass: string;
   tier: string;
   priority: string;
   project: string;
   cpus: string;
   ramGb: string;
+  /** How many machines it has at once. */
+  nodes: string;
+  image: string;
+  provider: string;
+  regions: string;
+  /** At most so much an hour. */
+  maxPrice: string;
+  strategy: string;
+  spot: boolean;
+  /** Whether it may also run where verification has failed. */
+  quarantined: boolean;
   timeout: string;
+  retries: string;
+  /** After which ends; none: after all. */
+  retryOn: readonly string[];
+  /** How much of its output is kept. */
+  logLimit: string;
+  preemptible: boolean;
+  seed: string;
   environment: string;
   checkpoint: string;
   resumeArgs: string;
+  /** What makes its program save, and how long that may take. */
+  signal: string;
+  grace: string;
   artifacts: string;
+  artifactsAlways: boolean;
   dataset: string;
   workspace: string;
+  /** A file of its program; or what names the packages of a copied job. */
+  packages: string;
   /** Indices: it runs once for each of them. */
   array: string;
   after: readonly Parent[];
@@ -77,18 +113,36 @@ export const EMPTY: Form = {
   name: "",
   gpus: "1",
   memoryGb: "",
+  gpuClass: "",
   tier: "",
   priority: "3",
   project: "",
   cpus: "",
   ramGb: "",
+  nodes: "",
+  image: "",
+  provider: "",
+  regions: "",
+  maxPrice: "",
+  strategy: "",
+  spot: false,
+  quarantined: false,
   timeout: "",
+  retries: "",
+  retryOn: [],
+  logLimit: "",
+  preemptible: false,
+  seed: "",
   environment: "",
   checkpoint: "",
   resumeArgs: "",
+  signal: "",
+  grace: "",
   artifacts: "",
+  artifactsAlways: false,
   dataset: "",
   workspace: "",
+  packages: "",
   array: "",
   after: [],
   held: false,
@@ -107,43 +161,32 @@ const SHOWN = [
   ...["command", "stdin", "workdir", "name", "resources", "tier", "priority", "project"],
   ...["timeout_s", "environment", "checkpoint", "artifacts", "datasets", "workspace", "labels"],
   ...["array", "depends_on", "depends_on_failed", "depends_on_any", "held", "deadline"],
-  ...["notify", "secrets"],
+  ...["notify", "secrets", "image", "provider", "allowed", "max_price", "strategy", "spot"],
+  ...["retry_count", "retry_on", "log_limit_gb", "preemptible", "artifacts_always", "packages"],
 ];
 // They are of one submission only.
 const NOT_KEPT = ["idempotency_key", "user", "program_needs", "kind"];
 
 /** A form that describes the job of `spec`. */
 export function formOf(spec: Spec): Form {
-  const { command = [], stdin, resources = {}, checkpoint = {}, ...others } = spec as Given;
+  const { command = [], stdin, resources = {}, ...others } = spec as Given;
   const { words, files } = uncarried(command, stdin);
-  const gpus = typeof resources.gpus === "number" ? { count: resources.gpus } : resources.gpus;
   const labels = others.labels ?? {};
   const addresses = addressesOf(others.notify ?? []);
-  const rest = without(spec, [...SHOWN, ...NOT_KEPT]);
-  // An input that is no program's files stays as it is.
-  if (stdin && isEmpty(files)) rest["stdin"] = stdin;
   return {
     ...EMPTY,
     files,
     commit: isEmpty(files) ? "" : (labels["git"] ?? ""),
     commitFolder: isEmpty(files) ? "" : (labels["git-folder"] ?? ""),
     command: commandOf(words),
-    workdir: others.workdir ?? "",
     name: others.name ?? "",
-    gpus: String(gpus ? (gpus.count ?? 1) : 0),
-    memoryGb: text(gpus?.memory_gb),
     tier: others.tier ?? "",
     priority: String(others.priority ?? 3),
     project: others.project ?? "",
-    cpus: text(resources.cpus),
-    ramGb: text(resources.memory_gb),
-    timeout: text(others.timeout_s),
-    environment: linesOf(others.environment ?? {}),
-    checkpoint: checkpoint.path ?? "",
-    resumeArgs: commandOf(checkpoint.resume_args ?? []),
-    artifacts: (others.artifacts ?? []).join(" "),
-    dataset: (others.datasets ?? []).join(" "),
-    workspace: others.workspace ?? "",
+    ...resourcesIn(resources),
+    ...placesIn(others),
+    ...triesIn(others),
+    ...keptIn(others),
     array: others.array ?? "",
     after: parentsOf(others),
     held: others.held ?? false,
@@ -152,33 +195,31 @@ export function formOf(spec: Spec): Form {
     notify: addresses.known.join("\n"),
     withheld: addresses.withheld,
     secrets: usesOf(others.secrets ?? {}),
-    rest: {
-      ...rest,
-      resources: without(resources, ["gpus", "cpus", "memory_gb"]),
-      checkpoint: without(checkpoint, ["path", "resume_args"]),
-    },
+    rest: restOf(spec, files),
   };
 }
 
-interface Given extends Dependencies {
+/** What the form does not show of a job. */
+function restOf(spec: Spec, files: Files): Spec {
+  const { stdin, resources = {}, allowed, checkpoint, tier = "" } = spec as Given;
+  return {
+    ...without(spec, [...SHOWN, ...NOT_KEPT]),
+    // An input that is no program's files stays as it is.
+    ...(stdin && isEmpty(files) && { stdin }),
+    resources: restOfResources(resources, tier),
+    allowed: restOfAllowed(allowed),
+    checkpoint: restOfCheckpoint(checkpoint),
+  };
+}
+
+interface Given extends Dependencies, Places, Tries, Kept {
   command?: string[];
   stdin?: string;
-  workdir?: string;
   name?: string;
-  resources?: {
-    gpus?: number | { count?: number; memory_gb?: number };
-    cpus?: number;
-    memory_gb?: number;
-  };
+  resources?: Resources;
   tier?: string;
   priority?: number;
   project?: string;
-  timeout_s?: number;
-  environment?: Record<string, string>;
-  checkpoint?: { path?: string; resume_args?: string[] };
-  artifacts?: string[];
-  datasets?: string[];
-  workspace?: string;
   labels?: Record<string, string>;
   array?: string;
   held?: boolean;
@@ -187,33 +228,21 @@ interface Given extends Dependencies {
   secrets?: Record<string, string>;
 }
 
-function text(value: number | null | undefined): string {
-  return value === null || value === undefined ? "" : String(value);
-}
-
-function without<T>(thing: Record<string, T>, names: readonly string[]): Record<string, T> {
-  return Object.fromEntries(Object.entries(thing).filter(([name]) => !names.includes(name)));
-}
-
 /** The JobSpec of a form; `needs` is what was read off its program. */
 export function specOf(form: Form, needs: unknown = undefined): Spec {
-  const { resources, checkpoint, ...rest } = form.rest as Record<string, Spec>;
-  const gpus = { count: number(form.gpus), memory_gb: number(form.memoryGb) };
-  const words = wordsOf(form.command);
+  const { resources, allowed, checkpoint, ...rest } = form.rest as Record<string, Spec>;
   return given({
     ...rest,
-    ...carried(words, form.files),
-    workdir: form.workdir,
+    ...carried(wordsOf(form.command), form.files),
     name: form.name,
     tier: form.tier,
     priority: number(form.priority),
     project: form.project,
-    timeout_s: duration(form.timeout),
-    workspace: form.workspace,
-    environment: inUse(pairsOf(filled(form.environment))),
-    artifacts: list(form.artifacts),
-    datasets: list(form.dataset),
     program_needs: needs,
+    resources: resourcesOf(form, resources),
+    ...placesOf(form, allowed),
+    ...triesOf(form),
+    ...keptOf(form, checkpoint),
     ...dependenciesOf(form.after),
     array: form.array.trim(),
     held: form.held || undefined,
@@ -222,18 +251,6 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
     labels: inUse(labelsOf(form)),
     notify: list(form.notify),
     secrets: secretsOf(form.secrets),
-    resources: given({
-      ...resources,
-      cpus: number(form.cpus),
-      memory_gb: number(form.ramGb),
-      // A size says how many GPUs there are.
-      gpus: form.tier ? undefined : given(gpus),
-    }),
-    checkpoint: given({
-      ...checkpoint,
-      path: form.checkpoint,
-      resume_args: form.resumeArgs ? wordsOf(form.resumeArgs) : undefined,
-    }),
   });
 }
 
@@ -244,8 +261,8 @@ export function scheduleOf(form: Form, spec: Spec): Spec {
     cron: form.times.trim(),
     timezone,
     overlap: form.overlap,
-    starting_deadline_s: duration(form.startingDeadline),
-    deadline_s: duration(form.deadline),
+    starting_deadline_s: quantity(form.startingDeadline),
+    deadline_s: quantity(form.deadline),
     job: spec,
   });
 }
@@ -255,27 +272,6 @@ function labelsOf({ labels, commit, commitFolder }: Form): Record<string, string
   const own = labelsIn(labels);
   if (!commit) return own;
   return { ...own, git: commit, ...(commitFolder && { "git-folder": commitFolder }) };
-}
-
-function inUse(pairs: Record<string, string>): Record<string, string> | undefined {
-  return Object.keys(pairs).length > 0 ? pairs : undefined;
-}
-
-/** What is filled in. */
-function given(fields: Spec): Spec {
-  const isGiven = (value: unknown) =>
-    value !== undefined && value !== "" && !(Array.isArray(value) && value.length === 0);
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => isGiven(value)));
-}
-
-function number(text: string): number | undefined {
-  return text.trim() === "" ? undefined : Number(text);
-}
-
-/** Seconds, or words such as 2h: the server knows both. */
-function duration(text: string): number | string | undefined {
-  const isNumber = text.trim() !== "" && Number.isFinite(Number(text));
-  return isNumber ? Number(text) : text.trim();
 }
 
 /** What the recommendation is asked about: null if the command starts none of the files. */

@@ -3,16 +3,15 @@
 import { session } from "../state/session";
 import { Choice, Field, TextField } from "../ui/fields";
 import { Folded } from "../ui/folded";
-import { bound, type Editing, isFilled, isWrong, type TextName } from "./editing";
+import { bound, type Editing, isFilled, isWrong } from "./editing";
+import { KEPT, KeptFields } from "./kept";
 import { SecretFields } from "./secrets";
+import { TRIES, TryFields } from "./tries";
 import { WHEN, WhenFields } from "./when";
+import { WHERE, WhereFields } from "./where";
 
 const NUMBER = { type: "number" };
-const LIMITS = [
-  ...(["cpus", "ramGb", "timeout", "project", "environment", "checkpoint"] as const),
-  ...(["resumeArgs", "artifacts", "dataset", "workspace", "workdir"] as const),
-];
-const KEPT = ["labels", "notify", "withheld", "secrets"] as const;
+const FOUND = ["project", "labels", "notify", "withheld", "secrets"] as const;
 
 export function JobFields({ sizes, ...editing }: Editing & { sizes: readonly string[] }) {
   const { form } = editing;
@@ -42,10 +41,25 @@ export function JobFields({ sizes, ...editing }: Editing & { sizes: readonly str
         <Field label="Priority (1–5)" {...NUMBER} {...bound(editing, "priority")} />
       </div>
       <Folded
-        title="More: limits, environment, checkpoints, data"
-        isWrong={isWrong(editing, LIMITS)}
+        title="Where: image, provider, machines, price"
+        opens={isFilled(editing, WHERE)}
+        isWrong={isWrong(editing, WHERE)}
       >
-        <LimitFields {...editing} />
+        <WhereFields {...editing} />
+      </Folded>
+      <Folded
+        title="Limits, tries, variables"
+        opens={isFilled(editing, TRIES)}
+        isWrong={isWrong(editing, TRIES)}
+      >
+        <TryFields {...editing} />
+      </Folded>
+      <Folded
+        title="Checkpoints and files"
+        opens={isFilled(editing, KEPT)}
+        isWrong={isWrong(editing, KEPT)}
+      >
+        <KeptFields {...editing} />
       </Folded>
       <Folded
         title="When: arrays, other jobs, deadline, times"
@@ -55,50 +69,18 @@ export function JobFields({ sizes, ...editing }: Editing & { sizes: readonly str
         <WhenFields {...editing} />
       </Folded>
       <Folded
-        title={mayHaveSecrets ? "Labels, notices, secrets" : "Labels, notices"}
-        opens={isFilled(editing, KEPT)}
-        isWrong={isWrong(editing, KEPT)}
+        title={mayHaveSecrets ? "Project, labels, notices, secrets" : "Project, labels, notices"}
+        opens={isFilled(editing, FOUND)}
+        isWrong={isWrong(editing, FOUND)}
       >
         <div class="stack">
+          <Field label="Project" {...bound(editing, "project")} />
           <LabelFields {...editing} />
           {mayHaveSecrets && <SecretFields {...editing} />}
         </div>
       </Folded>
       <NotShown {...editing} />
     </>
-  );
-}
-
-function LimitFields(editing: Editing) {
-  const field = (name: TextName, label: string, more: { type?: string; hint?: string } = {}) => (
-    <Field label={label} {...more} {...bound(editing, name)} />
-  );
-  return (
-    <div class="stack">
-      <div class="fields">
-        {field("cpus", "CPU cores", NUMBER)}
-        {field("ramGb", "Memory, GB", NUMBER)}
-        {field("timeout", "End it after", { hint: "2h" })}
-        {field("project", "Project")}
-      </div>
-      <TextField
-        label="Environment variables, one a line"
-        hint="OMP_NUM_THREADS=1"
-        rows={2}
-        mono
-        {...bound(editing, "environment")}
-      />
-      <div class="fields">
-        {field("checkpoint", "Checkpoints, a pattern", { hint: "out/*.pt" })}
-        {field("resumeArgs", "To resume, it gets", { hint: "--resume {path}" })}
-        {field("artifacts", "Files to keep, patterns", { hint: "out/*" })}
-      </div>
-      <div class="fields">
-        {field("dataset", "Datasets")}
-        {field("workspace", "Workspace")}
-        {field("workdir", "Folder of the server in which it runs")}
-      </div>
-    </div>
   );
 }
 

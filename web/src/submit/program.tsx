@@ -7,8 +7,9 @@ import { useResource } from "../state/resource";
 import { Choice, FileButton } from "../ui/fields";
 import { ErrorNote } from "../ui/parts";
 import { type Files, isEmpty, NO_FILES } from "./carrier";
-import { type Form, formOf, type Spec, startOf } from "./form";
+import { type Form, formOf, startOf } from "./form";
 import { FromGit } from "./from-git";
+import type { Spec } from "./values";
 
 // A spec may have a million bytes, and in base64 files are a third larger.
 const MOST_BYTES = 700_000;
