@@ -544,10 +544,17 @@ def test_a_machine_that_has_joined_follows_the_leader(address):
         shutil.copytree(first.home.authority, second.home.authority)
         second.ok("up")
         assert (leads(first), leads(second)) == (True, False)
-        for node in first.json("nodes")["items"]:
-            first.ok("nodes", "cordon", node["id"])
+        own = wait_until(lambda: _two_nodes(first), what="both nodes")
+        for node in own:
+            first.ok("nodes", "cordon", node)
         with joined_machine(second, "lab2") as machine:
             _check_follows(first, second, machine)
+
+
+def _two_nodes(instance: TestInstance) -> list[str]:
+    """The ids of the nodes of both servers; empty before both are known."""
+    known = list(nodes(instance))
+    return known if len(known) == 2 else []
 
 
 def _check_follows(
