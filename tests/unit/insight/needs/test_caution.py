@@ -164,7 +164,7 @@ def test_a_cell_that_is_no_python_is_left_out() -> None:
     texts = {"a.ipynb": json.dumps({"cells": code})}
     found = to_json(recommend(Sources(texts, "a.ipynb"), []))
     assert found["parameters"] == 100
-    assert [line["line"] for line in found["lines"]][0] == 5
+    assert next(line["line"] for line in found["lines"]) == 5
     broken = {"a.ipynb": json.dumps({"cells": code[1:2]})}
     with pytest.raises(InvalidInputError, match="not valid Python"):
         recommend(Sources(broken, "a.ipynb"), [])
