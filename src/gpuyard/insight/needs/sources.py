@@ -17,6 +17,7 @@ LONGEST_FILE = 1_000_000
 _MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
 # Characters of all modules together: what is parsed in about two seconds.
 _MOST_PARSED = 3_000_000
+_MOST_CELLS = 1_000
 _LONGEST_MAGIC = 2_000
 _PYTHON_2 = re.compile(
     r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[\"']|except \w+, \w+:)", re.MULTILINE
@@ -50,6 +51,10 @@ class Sources:
         try:
             return _parse(code)
         except SyntaxError as error:
+            is_notebook = self.entry.endswith(".ipynb")
+            cells = _whole_cells(self.entry, text) if is_notebook else None
+            if cells is not None:
+                return cells
             raise _bad_syntax(self.entry, code, error) from None
         except (ValueError, RecursionError, MemoryError):
             fault = "cannot be parsed: it is nested too deeply"
@@ -137,6 +142,22 @@ def _python_of(path: str, text: str) -> str:
     if not path.endswith(".ipynb"):
         return text
     return _MAGIC.sub(_of_magic, "\n".join(_cells(path, text)))
+
+
+def _whole_cells(path: str, text: str) -> ast.Module | None:
+    """A notebook without the cells that are no Python, such as those that a reader of a
+    course has to complete; None if there is no other.
+    """
+    found = ast.Module([], [])
+    before = 0
+    for cell in _cells(path, text)[:_MOST_CELLS]:
+        try:
+            tree = _parse(_MAGIC.sub(_of_magic, cell))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            tree = ast.Module([], [])
+        found.body += ast.increment_lineno(tree, before).body
+        before += cell.count("\n") + 1
+    return found if found.body else None
 
 
 def _of_magic(found: re.Match[str]) -> str:

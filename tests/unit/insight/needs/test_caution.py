@@ -1,7 +1,12 @@
 """What a program leaves open is not taken for small, nor counted twice."""
 
+import json
+
 import pytest
 
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.insight.needs.recommend import recommend, to_json
+from gpuyard.insight.needs.sources import Sources
 from tests.support.read_programs import needs
 
 TORCH = "import torch\nfrom torch import nn\n"
@@ -150,6 +155,19 @@ def test_pairs_of_texts_count_twice() -> None:
     one = needs(source.format("SFT"))["memory_gb"]["activations"]
     two = needs(source.format("DPO"))["memory_gb"]["activations"]
     assert two == pytest.approx(2 * one, rel=0.02)
+
+
+def test_a_cell_that_is_no_python_is_left_out() -> None:
+    """As in the notebooks of courses, whose readers complete it."""
+    cells = ["import torch\n", "model =\n", "torch.nn.Linear(9, 10).cuda()\n"]
+    code = [{"cell_type": "code", "source": [cell]} for cell in cells]
+    texts = {"a.ipynb": json.dumps({"cells": code})}
+    found = to_json(recommend(Sources(texts, "a.ipynb"), []))
+    assert found["parameters"] == 100
+    assert next(line["line"] for line in found["lines"]) == 5
+    broken = {"a.ipynb": json.dumps({"cells": code[1:2]})}
+    with pytest.raises(InvalidInputError, match="not valid Python"):
+        recommend(Sources(broken, "a.ipynb"), [])
 
 
 def test_every_option_of_click_counts() -> None:
