@@ -163,7 +163,8 @@ class Notifier:
                 continue
             for state in states:
                 if state.up_to_date:
-                    state.seq = before
+                    # It may have read events that this says only now.
+                    state.seq = max(state.seq, before)
                 state.news.set()
         self._last_seq = first_seq + len(events) - 1
         if self._last_seq - self._saved_seq >= _SAVE_EVERY:
@@ -172,7 +173,7 @@ class Notifier:
     # --- positions ---
 
     def _position(self, state: _ReceiverState) -> int:
-        return self._last_seq if state.up_to_date else state.seq
+        return max(self._last_seq, state.seq) if state.up_to_date else state.seq
 
     def _save_soon(self) -> None:
         """Save all positions in a moment: once for many deliveries."""

@@ -3,6 +3,7 @@ whoever is killed.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -66,6 +67,28 @@ async def test_each_has_its_own_events_project_and_form(serve: Serve):
         "Job train-3 (job_3) completed: exit code 3."
     ]
     assert numbers(vision) == [2]
+
+
+async def test_a_commit_that_is_told_late_sends_nothing_twice(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+):
+    with receiver() as there:
+        async with serve(spec_for(there)) as serving:
+            told = serving.notifier.on_commit
+            late: list[tuple[int, Sequence[Event]]] = []
+            monkeypatch.setattr(
+                serving.notifier, "on_commit", lambda *commit: late.append(commit)
+            )
+            await serving.happens(1, 2)
+            told(*late[0])
+            await eventually(
+                lambda: serving.notifier.describe()[0]["position"] == late[1][0]
+            )
+            told(*late[1])
+            monkeypatch.undo()
+            await serving.happens(3)
+            await eventually(lambda: 3 in numbers(there))
+    assert numbers(there) == [1, 2, 3]
 
 
 async def test_nothing_is_lost_nor_out_of_order_when_the_server_is_killed_again_and_again(
