@@ -204,6 +204,18 @@ def test_a_program_is_read_while_it_is_written(
     check_for_all(page)
     page.get_by_role("button", name="Clear").click()
     expect(read).to_be_hidden()
+    # A file of the program names its packages; the server reads it first.
+    names = {"name": "requirements.txt", "mimeType": "", "buffer": b"numpy\n-e .\n"}
+    page.locator("input[type=file]").set_input_files([names])
+    page.get_by_label(re.compile("^Command")).fill("true")
+    page.get_by_text("Checkpoints and files").click()
+    packages = page.get_by_label("Packages, listed in")
+    packages.select_option("requirements.txt")
+    expect(page.locator("pre")).to_contain_text("--packages requirements.txt -- true")
+    page.get_by_role("button", name="Submit").click()
+    refused = re.compile("requirements.txt:2 `-e .` installs what is in your folder")
+    expect(packages).to_have_accessible_description(refused)
+    page.get_by_role("button", name="Clear").click()
     large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
     page.locator("input[type=file]").set_input_files([large])
     fault = "data.bin is too large to go with a job. Put data into a dataset."

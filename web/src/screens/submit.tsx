@@ -49,6 +49,7 @@ export default function SubmitScreen() {
 
   function clear(): void {
     copied = "";
+    setRefusal(null);
     change(EMPTY);
   }
 
