@@ -27,8 +27,8 @@ def test_who_has_another_role_by_now_keeps_only_what_it_may_open(
     submitter: str, role: Role, goes_on: bool
 ) -> None:
     queries = SimpleNamespace(
-        submitters_of=lambda ids: dict.fromkeys(ids, submitter),
-        projects_of_jobs=lambda ids: dict.fromkeys(ids),
+        submitters_of=lambda _: {"job_1": submitter},
+        projects_of_jobs=lambda _: {"job_1": None},
     )
     access = Access(cast(Users, None), cast(Any, SimpleNamespace(by_name={})))
     controller = SimpleNamespace(core=SimpleNamespace(queries=queries), access=access)
