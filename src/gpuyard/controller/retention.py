@@ -24,6 +24,7 @@ from gpuyard.domain.gangs import share_id
 from gpuyard.domain.ids import made_at
 from gpuyard.ledger.retention import (
     JobWalk,
+    LinkRemoval,
     PointRemoval,
     RetentionLimits,
     SeriesWalk,
@@ -191,7 +192,13 @@ class Retention:
         if any(job_id in view.jobs or job_id in view.ended for job_id in job_ids):
             return
         if job_ids:
+            await self._remove_links(keys[Table.ARTIFACTS])
             await self._remove_rows(keys)
+
+    async def _remove_links(self, artifact_ids: Sequence[str]) -> None:
+        """Forget the links to artifacts whose files are gone: they open nothing."""
+        if artifact_ids:
+            await in_slices(self._core.writer, LinkRemoval(artifact_ids).run_slice)
 
     async def _remove_rows(self, keys: Mapping[Table, Sequence[str]]) -> None:
         await self._emit([removal_event(keys, self._core.clock())])

@@ -17,6 +17,8 @@ MAX_PATH = 4096
 FILES_AT_ONCE = 500
 DAY_S = 86400.0
 LONGEST_LINK_S = 366 * DAY_S
+LINKS_NOTE = "artifact_links"
+"""The note of the ledger that has the key of links to artifacts."""
 
 
 def check_artifacts(patterns: Sequence[str], *, always: bool, is_command: bool) -> None:
@@ -117,6 +119,11 @@ class LivingLink(ArtifactLink):
 
     made_by: str | None
     created_at: float
+
+
+def links_note(artifact_id: str) -> str:
+    """The note of the ledger that lists the links to an artifact."""
+    return f"{LINKS_NOTE}:{artifact_id}"
 
 
 class WantedLink(StrictModel):

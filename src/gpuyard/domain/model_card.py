@@ -6,6 +6,7 @@ unknown.
 """
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from typing import Any
 from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.units import format_duration
+
+# What begins a tag, a link, an image, code or an entity in Markdown.
+_MARKS = re.compile(r"[\\`<\[\]&]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,12 @@ def _dataset_names(job: Job) -> list[str]:
 
 
 def _about(job: Job, facts: CardFacts) -> str:
-    words = [f"# {_plain(job.name)}", ""]
-    begun = f" from `{facts.base_model}`" if facts.base_model else ""
+    words = [f"# {_words(job.name)}", ""]
+    begun = f" from {_code(facts.base_model)}" if facts.base_model else ""
     words.append(f"Made{begun} by the job `{job.id}` of gpuyard, which {job.state}.")
     spec = job.spec or {}
     if spec.get("datasets"):
-        read = ", ".join(f"`{each}`" for each in spec["datasets"])
+        read = ", ".join(_code(str(each)) for each in spec["datasets"])
         words.append(f"It read {read}.")
     if facts.license == "unknown":
         words.append("The licence is not known: say it before you publish this model.")
@@ -74,7 +78,7 @@ def _about(job: Job, facts: CardFacts) -> str:
 
 def _results(job: Job) -> list[tuple[str, ...]]:
     found = sorted(job.progress.metrics.items())
-    return [(name, f"{value:.6g}") for name, value in found]
+    return [(_words(name), f"{value:.6g}") for name, value in found]
 
 
 def _run(job: Job) -> list[tuple[str, ...]]:
@@ -97,13 +101,13 @@ def _run(job: Job) -> list[tuple[str, ...]]:
         "ended": f"{ended:%Y-%m-%d %H:%M} UTC" if ended else "",
         "cost": f"{job.cost.amount} {job.cost.currency}" if job.cost.amount else "",
     }
-    said = [(name, f"`{text}`") for name, text in rows.items() if text]
-    return said + [(link.tracker, f"<{link.url}>") for link in job.progress.links]
+    said = [(name, _code(text)) for name, text in rows.items() if text]
+    return said + [(link.tracker, _address(link.url)) for link in job.progress.links]
 
 
 def _files(artifacts: Sequence[Artifact]) -> list[tuple[str, ...]]:
     return [
-        (f"`{each.path}`", str(each.size), f"`{each.sha256}`") for each in artifacts
+        (_code(each.path), str(each.size), _code(each.sha256)) for each in artifacts
     ]
 
 
@@ -122,3 +126,22 @@ def _line(cells: Sequence[str]) -> str:
 def _plain(text: str) -> str:
     """In one line."""
     return " ".join(text.split())
+
+
+def _words(text: str) -> str:
+    """Shown as it is: a job names itself and its metrics, and others publish them."""
+    return _MARKS.sub(r"\\\g<0>", _plain(text))
+
+
+def _code(text: str) -> str:
+    """As code, which ends at no backtick of the text."""
+    line = _plain(text)
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if longest else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def _address(url: str) -> str:
+    """A link that says where it leads."""
+    return f"<{url.replace('<', '%3C').replace('>', '%3E')}>"

@@ -80,11 +80,14 @@ class Listed(NamedTuple):
 
 def listed(folder: str) -> Iterator[Listed]:
     """What a folder has, as far as it can be read. No pipes and sockets, at which a
-    reader would wait for ever, and no links, which may lead anywhere.
+    reader would wait for ever, no links, which may lead anywhere, and no names of
+    several lines: TensorBoard prints names where this program says its port.
     """
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
+                if "\n" in entry.name:
+                    continue
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in SKIPPED:
                         yield Listed(entry.path, entry.name, True)
@@ -159,8 +162,10 @@ def is_open(port: int, uid: int) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line at once: `gpuyard tensorboard` waits for it."""
-    sys.stdout.write(f"{line}\n")
+    """Print a line at once: `gpuyard tensorboard` waits for it. It stays one line: the
+    name of a folder must not say what this program says.
+    """
+    sys.stdout.write(f"{' '.join(line.splitlines())}\n")
     sys.stdout.flush()
 
 

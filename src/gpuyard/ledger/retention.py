@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from gpuyard.domain.artifacts import links_note
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.people_tables import notices, unused_gpus
-from gpuyard.ledger.side_tables import points, progress
+from gpuyard.ledger.side_tables import notes, points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
     arrays,
@@ -37,6 +38,7 @@ _JOBS_AT_ONCE = 500
 AFTER_ALL_JOBS = "job_g"
 _SERIES_AT_ONCE = 200
 _POINTS_AT_ONCE = 200
+_LINKS_AT_ONCE = 500
 _ENDED = tuple(state.value for state in JobState if state.terminal)
 _ENDED_BATCHES = tuple(state.value for state in BatchState if state.terminal)
 
@@ -387,3 +389,22 @@ class PointRemoval:
         if self.usage_only:
             yield points.c.name >= USAGE_PREFIX
             yield points.c.name < _AFTER_USAGE
+
+
+# --- links ---
+
+
+class LinkRemoval:
+    """Deletes the lists of links to these artifacts, in slices."""
+
+    def __init__(self, artifact_ids: Sequence[str]) -> None:
+        self._left = [links_note(each) for each in artifact_ids]
+
+    def run_slice(self, tx: sa.Connection) -> int | None:
+        """Look for some of them; returns how many, or None when none was left."""
+        part = self._left[:_LINKS_AT_ONCE]
+        if not part:
+            return None
+        tx.execute(sa.delete(notes).where(notes.c.name.in_(part)))
+        del self._left[:_LINKS_AT_ONCE]
+        return len(part)

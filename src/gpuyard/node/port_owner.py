@@ -28,6 +28,7 @@ _REACHED = {
     _as_in_table(socket.AF_INET6, "::1"),
     _as_in_table(socket.AF_INET6, "::"),
     _as_in_table(socket.AF_INET6, "::ffff:127.0.0.1"),
+    _as_in_table(socket.AF_INET6, "::ffff:0.0.0.0"),
 }
 
 

@@ -22,13 +22,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from gpuyard.domain.artifacts import LINKS_NOTE, links_note
 from gpuyard.domain.errors import ForbiddenError, NotFoundError, RefusedError
 
 LINK_PATH = "/shared/artifact"
 MOST_LINKS = 1000
 """So many links of one artifact may live at a time."""
-# The note of the ledger that has the key.
-_NOTE = "artifact_links"
 _KEY_BYTES = 32
 _ID_BYTES = 8
 
@@ -107,7 +106,7 @@ class ArtifactLinks:
 
     def living(self, artifact_id: str, now: float) -> list[IssuedLink]:
         """The links that open an artifact now, the oldest first."""
-        body = self._note(_note_of(artifact_id))
+        body = self._note(links_note(artifact_id))
         if not body:
             return []
         listed = msgspec.convert(body, _Listed)
@@ -160,17 +159,17 @@ class ArtifactLinks:
         self, artifact_id: str, key: str, links: Sequence[IssuedLink]
     ) -> None:
         listed = _Listed(_fingerprint(key), list(links))
-        await self._keep(_note_of(artifact_id), msgspec.to_builtins(listed))
+        await self._keep(links_note(artifact_id), msgspec.to_builtins(listed))
 
     def _known_key(self) -> str:
         """The key; empty if there is none yet. Only who leads changes it."""
         if not self._key:
-            self._key = str(self._note(_NOTE).get("key", ""))
+            self._key = str(self._note(LINKS_NOTE).get("key", ""))
         return self._key
 
     async def _renew(self) -> str:
         key = secrets.token_hex(_KEY_BYTES)
-        await self._keep(_NOTE, {"key": key})
+        await self._keep(LINKS_NOTE, {"key": key})
         self._key = key
         return key
 
@@ -182,10 +181,6 @@ def not_open() -> ForbiddenError:
         " or its file was removed.",
         "Ask for a new one: `gpuyard artifacts share` makes it.",
     )
-
-
-def _note_of(artifact_id: str) -> str:
-    return f"{_NOTE}:{artifact_id}"
 
 
 def _fingerprint(key: str) -> str:

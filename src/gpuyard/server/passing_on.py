@@ -14,6 +14,8 @@ from gpuyard.config.websockets import open_websocket
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.server.acting import HEADER, acted_for
 from gpuyard.server.app_state import AppState
+from gpuyard.server.sign_in.cookies import Cookies
+from gpuyard.server.sign_in.forwarded import ForwardedBrowser
 
 _FORWARDED = "x-gpuyard-forwarded"
 
@@ -30,7 +32,8 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
         text = "No server is the leader at the moment."
         raise UnreachableError(text, "Try again in some seconds.")
     path = call.scope["raw_path"].decode("latin-1")
-    headers = {_FORWARDED: "1", **who_asks(call.headers)}
+    browser = ForwardedBrowser(app_state.sign_in.cookies, Cookies(leader.url))
+    headers = {_FORWARDED: "1", **who_asks(call.headers, browser)}
     if name := acted_for(call.scope):
         headers[HEADER] = name
     try:
@@ -52,14 +55,16 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
         await _carry(call, link)
 
 
-def who_asks(headers: Mapping[str, str]) -> dict[str, str]:
+def who_asks(headers: Mapping[str, str], browser: ForwardedBrowser) -> dict[str, str]:
     """The headers by which the leader knows who asks: a token, or the session of a
-    browser with the page that it comes from.
+    browser with the page that it comes from, as the leader calls them.
     """
-    names = ("Authorization",)
-    if "authorization" not in headers:
-        names = ("Cookie", "Origin")
-    return {name: headers[name] for name in names if name in headers}
+    if "authorization" in headers:
+        return {"Authorization": headers["authorization"]}
+    names = [name for name in ("Cookie", "Origin") if name in headers]
+    given = [(name.encode(), headers[name].encode("latin-1")) for name in names]
+    told = browser.request(given)
+    return {name.decode(): value.decode("latin-1") for name, value in told}
 
 
 async def _carry(call: WebSocket, link: ClientConnection) -> None:

@@ -25,7 +25,7 @@ from gpuyard.ledger.queries import Belonging
 IDENTITY_KEY = "gpuyard.identity"
 # And how to identify again who has sent it, if that is not the owner of the instance.
 AGAIN_KEY = "gpuyard.identify_again"
-# And how to ask whether an identity still sees what is being sent.
+# And how to ask whether an identity may still have what is being sent.
 SEES_KEY = "gpuyard.sees"
 
 _NOBODYS = Belonging(None, None)
@@ -155,6 +155,26 @@ def sees_for_as_long(scope: Scope, controller: Controller, job_id: str) -> None:
     project = projects.get(job_id)
     may = controller.access.may
     scope[SEES_KEY] = partial(may, action=Action.SEE, project=project)
+
+
+def opens_for_as_long(
+    scope: Scope, controller: Controller, job_id: str, user: str | None
+) -> None:
+    """A stream that `user` has opened to this job may go on for days: it ends when that
+    user may open none any more.
+    """
+    queries = controller.core.queries
+    submitter = queries.submitters_of([job_id]).get(job_id)
+    project = queries.projects_of_jobs([job_id]).get(job_id)
+    is_own = submitter == user
+    may = controller.access.may
+
+    def opens(identity: Identity) -> bool:
+        if identity.role is Role.ADMINISTRATOR:
+            return True
+        return is_own and may(identity, Action.CHANGE, project, submitter)
+
+    scope[SEES_KEY] = opens
 
 
 def rights_of(scope: Scope, controller: Controller) -> Rights:

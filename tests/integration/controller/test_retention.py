@@ -1,12 +1,19 @@
 """History whose time is over goes with all that belongs to it; what is needed stays."""
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.artifacts import (
+    LINKS_NOTE,
+    ArtifactsSaved,
+    SavedArtifact,
+    links_note,
+)
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
@@ -97,6 +104,25 @@ async def test_a_job_goes_with_everything_that_belongs_to_it(short: Controlled) 
     assert not times.exists()
     assert short.provider.discarded == [("node_1", attempt_id)]
     await short.finish(running)
+
+
+async def test_the_lists_of_links_go_with_their_artifacts(short: Controlled) -> None:
+    job_id = await short.submit()
+    blob = short.blobs.put(io.BytesIO(b"left"))
+    files = [SavedArtifact("out/1", blob.sha256, blob.size)]
+    await short.on_host(
+        job_id, lambda host, i: host.say(ArtifactsSaved(i, short.core.clock(), files))
+    )
+    await short.settled()
+    (row,) = short.ledger.queries.artifacts_of(job_id)
+    names = (links_note(row["id"]), LINKS_NOTE)
+    for name in names:
+        short.core.writer.set_note(name, {"key": name})
+    await short.finish(job_id)
+    await short.until(job_id)
+    assert (await prune(short))["artifacts"] == 1
+    notes = [short.ledger.queries.note(name) for name in names]
+    assert notes == [{}, {"key": LINKS_NOTE}]
 
 
 async def test_a_blob_that_another_job_needs_stays(short: Controlled) -> None:

@@ -483,3 +483,21 @@ def test_a_variable_is_found_whole(start) -> None:
     found = partial(procfs.has_variable, process.pid)
     assert found(b"ONE=two") and found(b"THREE=four")
     assert not found(b"NE=two") and not found(b"ONE=tw") and not found(b"THREE=")
+
+
+def test_a_session_left_by_a_pid_of_before_is_not_certainly_the_attempts(tmp_path):
+    # Who gets the pid of a leader that has ended can make a session of that number, and
+    # say that it is of the attempt.
+    leader = subprocess.Popen(
+        ["sh", "-c", "sleep 1000 > /dev/null & echo $!"],
+        env={**os.environ, "GPUYARD_ATTEMPT_ID": "attempt_gone"},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    ticks = procfs.start_ticks(leader.pid)
+    left = int(leader.communicate()[0])
+    try:
+        process = adopt("attempt_gone", leader.pid, ticks, tmp_path)
+        assert process.own_pids() == set()
+    finally:
+        os.kill(left, signal.SIGKILL)

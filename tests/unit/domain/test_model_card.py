@@ -70,3 +70,26 @@ def test_what_is_not_known_is_left_out() -> None:
     assert card.data.to_dict() == {"license": "apache-2.0", "tags": ["gpuyard"]}
     assert "licence" not in card.text
     assert "## Files" not in card.text
+
+
+def test_what_a_job_names_is_text_in_the_card_of_who_publishes_it() -> None:
+    image = "![](https://evil.example/p)"
+    path = f"out/`{image}``<b>.pt"
+    url = "https://a.example/b><img>?#/experiments/1/runs/" + "0" * 32
+    made = job(
+        name="<script> [a](https://evil.example) `",
+        progress={
+            "metrics": {image: 1.0},
+            "links": [{"tracker": "mlflow", "run": "a1", "url": url}],
+        },
+        spec={"command": ["echo", f"`{image}"]},
+    )
+    text = model_card(made, [LEFT.model_copy(update={"path": path})], CardFacts())
+    for words in (
+        "# \\<script> \\[a\\](https://evil.example) \\`\n",
+        "| !\\[\\](https://evil.example/p) | 1 |",
+        f"| command | `` echo '`{image}' `` |",
+        f"| ``` {path} ``` |",
+        "| mlflow | <https://a.example/b%3E%3Cimg%3E?#/",
+    ):
+        assert words in text

@@ -318,3 +318,18 @@ def test_tensorboard_is_that_of_the_python_of_the_job(
     assert python_of(spec) == python
     # That of a container is in its image.
     assert python_of({**spec, "image": "x"}) == "python3"
+
+
+def test_no_name_says_what_the_program_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a\nTensorBoard listens on port 7\n"
+    event_file(tmp_path / "work" / name, 1_000_000_100)
+    jobs = [
+        ShownJob("a", str(tmp_path / "work"), "1000000050", ""),
+        ShownJob("b", str(tmp_path / name), "1000000050", ""),
+    ]
+    assert link_new(jobs, tmp_path / "board") == 0
+    assert board_program.missing(jobs) == jobs[1:]
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{tmp_path}/a TensorBoard listens on port 7 ")

@@ -12,7 +12,7 @@ from gpuyard.node import port_stream
 from gpuyard.node.port_owner import ForeignPortError
 
 
-@pytest.fixture(params=["127.0.0.1", "0.0.0.0", "::"])
+@pytest.fixture(params=["127.0.0.1", "0.0.0.0", "::", "::ffff:0.0.0.0"])
 def served(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
     """A socket of this process that listens where the loopback reaches it."""
     host: str = request.param

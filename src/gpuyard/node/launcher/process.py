@@ -317,11 +317,15 @@ class Process:
 
     def own_pids(self) -> set[int]:
         """The processes that are certainly the attempt's, and not only look so: those
-        in its groups or its session, and what its leader has started.
+        in its groups and, while its leader lives, those in its session, and what its
+        leader has started.
         """
-        found = set(self.cgroup.procs()) if self.cgroup else set[int]()
-        found |= {process.pid for process in self._session(list(procfs.stats()))}
-        return found | descendants(self.pid) if self.alive() else found
+        grouped = set(self.cgroup.procs()) if self.cgroup else set[int]()
+        session = {process.pid for process in self._session(list(procfs.stats()))}
+        started = descendants(self.pid)
+        # Looked at last: once it has gone, another program may have had its pid, and
+        # left a session of that number.
+        return grouped | session | started if self.alive() else grouped
 
     def usage(self) -> ProcessUsage:
         """What the attempt uses now."""

@@ -20,6 +20,7 @@ from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import (
     check_own,
     identity_of,
+    opens_for_as_long,
     sees_for_as_long,
     visibility_of,
 )
@@ -131,7 +132,8 @@ async def _serve(
             await pass_on(call, app_state)
             return
         job_id = await _own(reference, call, app_state)
-        sees_for_as_long(call.scope, app_state.controller, job_id)
+        user = submitter_of(call.scope)
+        opens_for_as_long(call.scope, app_state.controller, job_id, user)
         streams = app_state.controller.streams
         async with streams.open(job_id, port, stdin=stdin) as stream:
             await call.accept()
