@@ -200,7 +200,7 @@ class CopiedLogs:
             self._figures,
             self._core.settings.node.usage_s,
             self._core.clock,
-            reader.report,
+            partial(self._reports.points_seen, attempt.id),
         )
         if attempt.id in self._core.view.attempts:
             self._uses[attempt.id] = use
@@ -372,7 +372,7 @@ class _OutputReader:
     def add_logged(self, found: "LoggedScalars") -> None:
         """Report what the program has logged to a file."""
         self._logged = found
-        self.report(found.points)
+        self._report_points(found.points)
 
     async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
         """Append what comes to `copy`, and report progress on the way."""
@@ -424,15 +424,14 @@ class _OutputReader:
             self._reported_at = now
 
     def _report(self, points: list["MetricPoint"]) -> None:
-        self.report(
+        self._report_points(
             [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
         )
 
-    def report(self, points: list[wire.SeriesPoint]) -> None:
-        """Report points, with the progress until now."""
+    def _report_points(self, points: list[wire.SeriesPoint]) -> None:
         if self.is_silent:
             return
         progress = asdict(self._progress.progress)

@@ -42,7 +42,7 @@ def sent_source(spec: JobSpec) -> str:
     """
     try:
         sent = msgspec.json.decode(spec.stdin or "", type=_Sent)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return ""
     programs = (word for word in spec.command if word.endswith(".py"))
     return next((sent.text[word] for word in programs if word in sent.text), "")

@@ -320,6 +320,12 @@ class Reports:
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
 
+    def points_seen(self, attempt_id: str, points: Sequence[wire.SeriesPoint]) -> None:
+        """Record what an attempt uses, as its provider says; ignored after its end."""
+        attempt = self._core.view.attempts.get(attempt_id)
+        if attempt is not None:
+            self._add_points(attempt, points)
+
     def _used(self, attempt: LiveAttempt, body: wire.UsageSeen) -> None:
         if body.log_limit_gb is not None:
             warn_of_limited_log(self._core, attempt, body.log_limit_gb)

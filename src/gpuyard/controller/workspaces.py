@@ -38,7 +38,7 @@ _NEARLY = 0.9
 # Submissions to a project that is over its quota may take this share of the disk's
 # time.
 _MEASURING = 0.1
-# So long a job waits for the first measurement after a start.
+# So long jobs wait for the first measurement after a start.
 _FIRST_S = 5.0
 log = structlog.get_logger(__name__)
 
@@ -61,6 +61,7 @@ class Workspaces:
         self._measure_again_at = 0.0  # of the monotonic clock
         # The first measurement, which a job was the first to need.
         self._first: asyncio.Task[None] | None = None
+        self._first_until = 0.0  # of the monotonic clock
         self._is_measured = False
         # Keys of workspaces that a job was the first of its project to use.
         self._first_used: set[str] = set()
@@ -88,11 +89,14 @@ class Workspaces:
 
     async def _measure_first(self) -> None:
         """Measure after a start, when nothing is known yet. Large workspaces take long:
-        nobody waits for more than _FIRST_S.
+        nobody waits once that has taken _FIRST_S.
         """
         if self._first is None:
             self._first = self._core.spawn(self._try_to_measure(), "measure-workspaces")
-        await asyncio.wait([self._first], timeout=_FIRST_S)
+            self._first_until = time.monotonic() + _FIRST_S
+        left_s = self._first_until - time.monotonic()
+        if left_s > 0:
+            await asyncio.wait([self._first], timeout=left_s)
 
     async def _try_to_measure(self) -> None:
         try:

@@ -146,14 +146,21 @@ class Leading:
 
     def _make_door(self, known: str) -> None:
         """Prepare to listen for the agents of machines that have joined, if they may.
-        Where they no longer may, those that were started before are still known.
-        `known`: the fingerprint of the authority, if others have it. InvalidInputError.
+        Where they no longer may, those that were started before are still known, as far
+        as their key can be read. `known`: the fingerprint of the authority, if others
+        have it. InvalidInputError.
         """
         app_state = self._app_state
         settings = app_state.settings.server
         listen = settings.agents_listen
         folder = app_state.home.authority
-        authority = authority_in(folder, known, listens=listen is not None)
+        try:
+            authority = authority_in(folder, known, listens=listen is not None)
+        except InvalidInputError as error:
+            if listen is not None:
+                raise
+            log.error("no machine can join, or come back", why=str(error))
+            return
         if authority is None:
             return
         if listen is None:

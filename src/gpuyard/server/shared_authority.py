@@ -25,7 +25,7 @@ def known_fingerprint(queries: Queries) -> str:
 def authority_in(folder: Path, known: str, *, listens: bool) -> "Authority | None":
     """The authority in the home of a server; None where no machine has ever joined.
     `known`: the fingerprint that the ledger says. `listens`: it is made if nobody has
-    any. InvalidInputError if it is another one than that.
+    any. InvalidInputError if it is another one than that, or cannot be read.
     """
     has_one = folder.exists()
     if not known and not has_one and not listens:
@@ -33,7 +33,14 @@ def authority_in(folder: Path, known: str, *, listens: bool) -> "Authority | Non
     # Late: a server without such machines needs neither TLS nor certificates.
     from gpuyard.server.authority import Authority
 
-    found = Authority.of(folder) if has_one or not known else None
+    try:
+        found = Authority.of(folder) if has_one or not known else None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError.of(
+            "server.agents_listen",
+            f"needs the key in {folder}, which cannot be read: {error}",
+            "let the account of this server read this folder, and nobody else",
+        ) from None
     if known and (found is None or found.fingerprint != known):
         raise InvalidInputError.of(
             "server.agents_listen",

@@ -143,7 +143,8 @@ class BlobStore(BaseBlobStore):
 
 def _unlink_unlocked(path: Path) -> None:
     """Remove a file that no living process writes. OSError when one does."""
-    with path.open("rb") as file:
+    # On NFS, what is open for reading alone gets no exclusive lock.
+    with path.open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink()
 

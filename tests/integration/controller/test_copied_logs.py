@@ -14,8 +14,10 @@ from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.leftovers import Leftovers
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.wire import SeriesPoint
 from gpuyard.providers.base import OutputPart
 from gpuyard.providers.configured import Providers
+from gpuyard.providers.program_use import ProgramUse
 from gpuyard.scheduler.attempts import LiveAttempt
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
@@ -65,6 +67,16 @@ class Rotating(Queue):
             yield OutputPart(LINES[number], partial(str, number + 1))
 
 
+class Measured(Queue):
+    """One that has printed nothing, and knows what its job uses."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+
+    async def use_of(self, _: str) -> ProgramUse:
+        return ProgramUse(1.0, 50.0)
+
+
 def logs_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> CopiedLogs:
     return CopiedLogs(
         instance.core,
@@ -97,6 +109,30 @@ async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
     assert await second.finish(attempt) == (True, "")
     assert copy.read_bytes() == b"".join(LINES[:6])
     assert not copy.with_suffix(".mark").exists()
+
+
+async def test_what_a_job_uses_says_nothing_of_its_progress(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a resumed one, that of before is shown until it has some of its own."""
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    instance.core.progress[job_id] = {"step": 900}
+    seen: list[str] = []
+
+    def add(_: LiveAttempt, points: list[SeriesPoint]) -> None:
+        seen.extend(point.name for point in points)
+
+    monkeypatch.setattr(instance.controller.reports, "_add_points", add)
+    queue = Measured()
+    copied = logs_of(instance, attempt, queue)
+    copied.follow(attempt)
+    await eventually(lambda: "system/memory_mb" in seen, "its memory to be measured")
+    assert instance.core.progress[job_id] == {"step": 900}
+    queue.over.set()
+    assert await copied.finish(attempt) == (True, "")
+    assert copied.take_usage(attempt.id) == {"cpu_s": 1.0, "peak_mb": 50.0}
 
 
 async def test_output_that_is_late_is_fetched_after_the_end(

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpuyard.controller import workspaces
 from gpuyard.domain.errors import RefusedError
 from gpuyard.storage.workspace_use import Use, note_use, use_of
+from gpuyard.storage.workspaces import Workspace
 from tests.support.controlled import Controlled
 from tests.support.s3 import Bucket
 from tests.support.wait import eventually
@@ -140,6 +142,25 @@ async def test_the_quota_holds_from_the_first_job_after_a_start(small: Controlle
     assert [type(one) for one in refused] == [RefusedError, RefusedError]
     fill(small, 10)
     await small.finish(await accepted(small))
+
+
+async def test_jobs_wait_once_for_workspaces_that_take_long_to_measure(
+    small: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    seconds = 0.2
+    monkeypatch.setattr(workspaces, "_FIRST_S", seconds)
+    measured = asyncio.Event()
+
+    async def slow_listing() -> list[Workspace]:
+        await measured.wait()
+        return []
+
+    monkeypatch.setattr(small.controller.workspaces, "listing", slow_listing)
+    began = time.monotonic()
+    keys = [f"default/corpus{number}" for number in range(20)]
+    await small.controller.workspaces.check(keys)
+    assert seconds <= time.monotonic() - began < 10 * seconds
+    measured.set()
 
 
 async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Controlled):

@@ -1,6 +1,7 @@
 """Both blob stores: whole or not at all, under the right hash, and back as it was."""
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
@@ -8,6 +9,7 @@ import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -252,6 +254,24 @@ def test_a_blob_that_is_being_written_is_not_swept(local: BlobStore):
     incoming.keep()
     incoming.close()
     assert local.read(blob.sha256, 100) == b"half and half"
+
+
+def test_incomplete_files_are_swept_where_locks_need_the_right_to_write(
+    local: BlobStore, monkeypatch: pytest.MonkeyPatch
+):
+    """As on NFS: flock(2)."""
+    flock = fcntl.flock
+
+    def flock_of_nfs(file: IO[bytes] | int, kind: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock_of_nfs)
+    local.root.mkdir(parents=True, exist_ok=True)
+    (local.root / "incoming-killed").write_bytes(b"half")
+    local.sweep()
+    assert [*local.root.iterdir()] == []
 
 
 def test_blobs_are_their_owners_alone(local: BlobStore):

@@ -46,7 +46,9 @@ def test_it_is_read_off_what_the_program_imports(tmp_path, source, gpus, begins)
         (json.dumps({"text": {"b.py": "import torch"}}), "python:3"),
         ('{"text": ["a.py"]}', "python:3"),
         ("import torch", "python:3"),
+        ('{"x": ' + "[" * 100_000, "python:3"),
     ],
+    ids=["the program", "another one", "of another form", "no JSON", "very deep"],
 )
 def test_it_is_read_off_a_program_that_the_page_sends(sent, begins):
     command = ["python3", "-c", "import json", "python3", "a.py"]

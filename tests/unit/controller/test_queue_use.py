@@ -38,6 +38,7 @@ class Queue:
 
 async def followed(
     *answers: ProgramUse | ProviderError | None,
+    started_at: float = 101.0,
 ) -> tuple[list[Any], dict[str, float]]:
     """The points of an attempt on GPU-a, asked every two seconds, and its totals."""
     seconds: Iterator[int] = count(102, 2)
@@ -49,6 +50,7 @@ async def followed(
         id="att_1",
         provider_ref="container",
         created_at=100.0,
+        started_at=started_at,
         placements=(Placement("node_1", ("GPU-a",)),),
     )
     use = QueueUse(
@@ -79,6 +81,12 @@ async def test_processors_memory_and_gpus_are_curves_of_the_job() -> None:
         wire.GPU_UTILIZATION: 0.5,
         wire.GPU_MEMORY_MB: 600.0,
     }
+
+
+async def test_what_was_used_before_a_server_looked_is_not_known() -> None:
+    found, totals = await followed(ProgramUse(900.0, 60.0), started_at=1.0)
+    assert ("system/memory_mb", 60.0) in found
+    assert totals == {}
 
 
 async def test_a_daemon_that_is_away_for_a_moment_is_asked_again() -> None:

@@ -1,10 +1,14 @@
 """What the answer of Docker's daemon says of the use of a container."""
 
+import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuyard.providers.docker.container import use_in
+from gpuyard.providers.docker.daemon import DockerDaemon
 from gpuyard.providers.program_use import ProgramUse
 
 MIB = 1 << 20
@@ -35,3 +39,28 @@ def test_caches_are_no_memory_of_a_program(
 ) -> None:
     assert use_in({"memory_stats": stats, "cpu_stats": CPU}) == expected
     assert use_in({"memory_stats": stats, "cpu_stats": {}}) is None
+
+
+def test_a_daemon_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads are those of the whole server."""
+    asked_now: list[int] = []
+    most: list[int] = []
+
+    def stats(**_: Any) -> dict[str, Any]:
+        asked_now.append(1)
+        most.append(len(asked_now))
+        time.sleep(0.02)
+        asked_now.pop()
+        return {"memory_stats": {"usage": MIB}, "cpu_stats": CPU}
+
+    def found(_: str) -> Any:
+        return SimpleNamespace(stats=stats)
+
+    async def ask() -> list[ProgramUse | None]:
+        daemon = DockerDaemon(None)
+        client = SimpleNamespace(containers=SimpleNamespace(get=found))
+        monkeypatch.setattr(daemon, "_client", client)
+        return await asyncio.gather(*(daemon.use_of("job") for _ in range(4)))
+
+    assert asyncio.run(ask()) == [ProgramUse(2.5, 1.0)] * 4
+    assert most == [1, 1, 1, 1]

@@ -2,6 +2,8 @@
 
 import ssl
 from stat import S_IMODE
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -9,8 +11,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from gpuyard.config.paths import Home
+from gpuyard.controller.joining_door import InstanceDoor
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.server.authority import Authority
+from gpuyard.server.leading import Leading
 from gpuyard.server.shared_authority import authority_in
 
 
@@ -103,3 +108,40 @@ def test_a_key_is_made_only_for_who_listens(tmp_path):
     assert not (tmp_path / "none").exists()
     assert authority_in(tmp_path / "made", "", listens=True)
     assert (tmp_path / "made").exists()
+
+
+def instance(tmp_path: Any, agents_listen: str | None) -> Any:
+    server = SimpleNamespace(agents_listen=agents_listen, agents_host=None)
+    return SimpleNamespace(
+        election=None,
+        home=Home(tmp_path),
+        settings=SimpleNamespace(server=server),
+        controller=SimpleNamespace(
+            core=SimpleNamespace(listeners=[]),
+            reports=SimpleNamespace(on_progress=None),
+            door=InstanceDoor(),
+        ),
+        stream=SimpleNamespace(publish=None, publish_progress=None),
+    )
+
+
+async def lead(app_state: Any) -> None:
+    class StartedError(Exception):
+        pass
+
+    async def start() -> None:
+        raise StartedError
+
+    app_state.controller.start = start
+    with pytest.raises(StartedError):
+        await Leading(cast("Any", app_state)).open()
+
+
+@pytest.mark.anyio
+async def test_a_key_that_cannot_be_read_keeps_only_who_listens_from_starting(tmp_path):
+    folder = Home(tmp_path).authority
+    folder.mkdir()
+    (folder / "authority.pem").write_text("half of a k")
+    await lead(instance(tmp_path, None))
+    with pytest.raises(InvalidInputError, match="which cannot be read"):
+        await lead(instance(tmp_path, "127.0.0.1:7433"))

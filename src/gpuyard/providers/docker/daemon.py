@@ -37,6 +37,8 @@ class DockerDaemon:
         self._host = host
         self._client: docker.DockerClient | None = None
         self.was_away = False
+        # A daemon that hangs must not take all threads of the server.
+        self._asking_for_use = asyncio.Lock()
 
     async def call(
         self, work: Callable[..., Result], *arguments: Any, **named: Any
@@ -85,12 +87,13 @@ class DockerDaemon:
 
     async def use_of(self, job_id: str) -> ProgramUse | None:
         """What a container uses now; None where that is not known."""
-        container = await self.find(job_id)
-        try:
-            stats = await self.call(_stats_of, container)
-        except APIError as error:
-            message = f"Docker: {error.explanation or error}"
-            raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
+        async with self._asking_for_use:
+            container = await self.find(job_id)
+            try:
+                stats = await self.call(_stats_of, container)
+            except APIError as error:
+                message = f"Docker: {error.explanation or error}"
+                raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
         return use_in(stats)
 
     def close(self) -> None:
