@@ -552,8 +552,10 @@ def test_a_machine_that_has_joined_follows_the_leader(address):
 
 
 def _two_nodes(instance: TestInstance) -> list[str]:
-    """The ids of the nodes of both servers; empty before both are known."""
-    known = list(nodes(instance))
+    """The ids of the nodes of both servers; empty before both are known. Both have the
+    name of this machine.
+    """
+    known = [node["id"] for node in instance.json("nodes")["items"]]
     return known if len(known) == 2 else []
 
 
