@@ -58,6 +58,7 @@ ADDED = pa.schema(
 _OWN_WORKERS = ("vllm", *SERVERS)
 _MOST_REASONS = 20
 _MOST_RANKS = 100_000
+_MOST_TIMES = 100
 _LONGEST_NAME = 200
 _LONGEST_PATH = 1000
 
@@ -115,8 +116,7 @@ class StrategyReader:
         self._load: Mapping[str, Any] = load if isinstance(load, dict) else {}
         most = asked.get("max_new_tokens")
         self._most_tokens = most if type(most) is int else None
-        times = asked.get("repeats", self._config.get("repeats"))
-        self._times = times if type(times) is int else 1
+        self._times = self._times_asked(asked)
         self._most_lines = most_lines(self._coverage.expected)
         self._shards = [self._shard(rank) for rank in range(self._processes())]
         self._plausibility = Plausibility(self._most_tokens)
@@ -248,6 +248,17 @@ class StrategyReader:
             columns = columns.append_column(field, column)
         return columns
 
+    def _times_asked(self, asked: Mapping[str, Any]) -> int:
+        """How often all prompts are answered.
+
+        Manifests of earlier versions do not say it, and a job may say anything.
+        """
+        times = asked.get("repeats") if asked is not self._config else None
+        if type(times) is int:
+            return times
+        said = self._config.get("repeats")
+        return min(max(said, 1), _MOST_TIMES) if type(said) is int else 1
+
     def _processes(self) -> int:
         """Return how many processes write a shard.
 
@@ -280,10 +291,10 @@ class StrategyReader:
 
     def _file_of(self, rank: int, setting: str, usual: str) -> str:
         """The name of a rank's file; a pattern must tell ranks apart."""
-        pattern = str(self._config.get(setting) or usual)
+        pattern = Path(str(self._config.get(setting) or usual)).name
         if "{rank}" not in pattern:
             pattern = usual
-        return Path(pattern.replace("{rank}", str(rank))).name
+        return pattern.replace("{rank}", str(rank))
 
     def _lost_files(self) -> Iterator[str]:
         """Describe missing files, and shards that should not be there."""

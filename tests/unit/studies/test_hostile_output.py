@@ -84,12 +84,28 @@ def test_an_answer_is_no_longer_than_its_tokens_can_be(run: Path) -> None:
     ) in collected.reasons
 
 
-def test_ranks_cannot_share_one_file(run: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "{rank}/"])
+def test_ranks_cannot_share_one_file(run: Path, folder: str) -> None:
     change(
         run / TENSOR.strategy_id / "exp_config.json",
-        {"output_shard_pattern": "shard_0.jsonl", "metrics_file": "one.json"},
+        {
+            "output_shard_pattern": f"{folder}shard_0.jsonl",
+            "metrics_file": f"{folder}one.json",
+        },
     )
     assert collect(run).status == "COMPLETED"
+
+
+@pytest.mark.parametrize("times", [-5_000, 10**12])
+def test_a_job_does_not_say_how_often_it_was_asked(run: Path, times: int) -> None:
+    folder = run / TENSOR.strategy_id
+    change(folder / "exp_config.json", {"repeats": times})
+    again = folder / "repeats"
+    again.mkdir()
+    (again / "shard_0.jsonl").write_text("{}\n" * 3_000)
+    collected = collect(run)
+    assert collected.rows == 6
+    assert any("repeats has more than" in each for each in collected.reasons)
 
 
 def test_odd_texts_stop_no_report(run: Path) -> None:

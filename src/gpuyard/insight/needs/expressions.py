@@ -292,6 +292,8 @@ class Expressions(ABC):
                 found += value if isinstance(value, list | tuple) else [UNKNOWN]
             else:
                 found.append(value)
+            if len(found) > operators.LONGEST:
+                return [UNKNOWN]
         return found
 
     def _list(self, node: ast.List | ast.Set, scope: Scope) -> Value:
@@ -328,6 +330,8 @@ class Expressions(ABC):
         if isinstance(value, UserClass | Function):
             return value  # Generic[T]
         if not isinstance(value, list | tuple | dict | str | range):
+            return UNKNOWN
+        if not operators.is_small(key):
             return UNKNOWN
         try:
             return value[key]
@@ -464,6 +468,8 @@ class Expressions(ABC):
 
 
 def _put(found: dict[Value, Value], key: Value, value: Value) -> None:
+    if not operators.is_small(key):
+        return
     try:
         found[key] = value
     except TypeError:

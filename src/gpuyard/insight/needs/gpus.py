@@ -119,7 +119,8 @@ def uses_tpu(facts: Facts) -> bool:
     """Whether an option or a configuration of the program chooses a TPU."""
     given = facts.settings
     kinds = [given.get(name) for name in ("hardware", "accelerator", "device")]
-    is_named = any(isinstance(given.get(name), str) for name in ("tpu_name", "tpu"))
+    names = [given.get(name) for name in ("tpu_name", "tpu")]
+    is_named = any(name and isinstance(name, str) for name in names)
     return "tpu" in kinds or given.get("use_tpu") is True or is_named
 
 
@@ -230,8 +231,8 @@ def _launched(line: str) -> GpuCount | None:
     if count is None:
         return None
     nodes = _NODE_OPTIONS.search(line)
-    machines = int(nodes[1]) if nodes else 1
-    per_node = int(count[1])
+    machines = max(int(nodes[1]), 1) if nodes else 1
+    per_node = max(int(count[1]), 1)
     if "num_processes" in count[0] or "num-processes" in count[0]:
         per_node = max(per_node // machines, 1)
     return GpuCount(per_node, machines, reason=f"`{line.strip()[:80]}`")

@@ -98,7 +98,9 @@ def _generation_share(facts: Facts) -> float:
     if settings.get("use_vllm") is not True or not is_beside:
         return 0.0
     share = number(settings.get("vllm_gpu_memory_utilization"))
-    return min(share or _BESIDE_TRAINER, _LARGEST_SHARE)
+    if share is None or not 0 < share <= 1:
+        share = _BESIDE_TRAINER
+    return min(share, _LARGEST_SHARE)
 
 
 def trainable_of(facts: Facts, training: Training) -> int:

@@ -13,6 +13,7 @@ from gpuyard.insight.needs.values import UNKNOWN, Tensor, Value
 # No number of a program's shape is larger; Python's own may take minutes to compute.
 _LARGEST = 10**24
 LONGEST = 10_000
+_DEEPEST = 100
 
 _BINARY: Mapping[type, Callable[[Value, Value], Value]] = {
     ast.Add: operator.add,
@@ -81,10 +82,31 @@ def compare(kind: type, left: Value, right: Value) -> Value:
         return _identity(kind, left, right)
     if not isinstance(left, _PLAIN) or not isinstance(right, _PLAIN):
         return UNKNOWN
+    if not is_small(left) or not is_small(right):
+        return UNKNOWN
     try:
         return _COMPARE[kind](left, right)
     except TypeError:
         return UNKNOWN
+
+
+def is_small(value: Value) -> bool:
+    """Whether a value has so few parts, those of its parts included, that comparing or
+    hashing it ends soon: lists that hold one list twice double with each level.
+    """
+    waiting = [(value, 0)]
+    for _ in range(LONGEST):
+        if not waiting:
+            return True
+        (each, depth) = waiting.pop()
+        if depth > _DEEPEST:
+            return False
+        parts = each.values() if isinstance(each, dict) else each
+        if isinstance(each, list | tuple | dict) and len(each) <= LONGEST:
+            waiting += [(part, depth + 1) for part in parts]
+        elif isinstance(each, list | tuple | dict):
+            return False
+    return not waiting
 
 
 def truth(value: Value) -> Value:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from gpuyard.insight.needs.config_files import parsed_config
 from gpuyard.insight.needs.expressions import MOST_ROUNDS, Expressions
-from gpuyard.insight.needs.operators import LONGEST, product
+from gpuyard.insight.needs.operators import LONGEST, is_small, product
 from gpuyard.insight.needs.python_methods import PLAIN, is_plain
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -37,6 +37,8 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "dict": dict,
 }
 _LONGEST_LITERAL = 200_000
+# Parts of a value that is copied.
+_MOST_COPIED = 20_000
 _READ_IN_A_STEP = 4  # characters
 
 
@@ -246,7 +248,7 @@ def _merged(_host: Expressions, thing: Thing) -> Value:
     for each in thing.arguments:
         if isinstance(each, Thing):
             each = each.attributes
-        if isinstance(each, dict):
+        if isinstance(each, dict) and is_small(each):
             found = _deep_merge(found, each)
     return found
 
@@ -279,7 +281,10 @@ def _filtered(_host: Expressions, thing: Thing) -> Value:
 
 def copied_model(host: Expressions, value: Value) -> Value:
     """A copy of a value; that of a model counts beside it."""
-    copy = deep_copy(value, {})
+    seen: dict[int, Value] = {}
+    copy = deep_copy(value, seen)
+    # A program may copy a model into itself, so that it doubles each time.
+    host.steps_left -= len(seen)
     if (
         isinstance(value, Thing)
         and isinstance(copy, Thing)
@@ -295,6 +300,8 @@ def deep_copy(value: Value, seen: dict[int, Value]) -> Value:
     """A copy of a value that shares no weight with it."""
     if id(value) in seen:
         return seen[id(value)]
+    if len(seen) > _MOST_COPIED:
+        return value
     if isinstance(value, Parameter):
         copied: Value = Parameter(value.count, value.shape)
     elif isinstance(value, Thing):

@@ -2,11 +2,12 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuyard.insight.needs.expressions import MOST_ROUNDS
-from gpuyard.insight.needs.operators import LONGEST, product
+from gpuyard.insight.needs.operators import LONGEST, compare, product
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Tensor, Thing, Value
 
 # What an array of NumPy's has, which is followed as a list.
@@ -58,8 +59,9 @@ def _list_method(receiver: list[Value], name: str, arguments: list[Value]) -> Va
         return _OF_NUMBERS[name](receiver) if receiver else UNKNOWN
     elif name in ("copy", "tolist"):
         return list(receiver)
-    elif name == "index":
-        return receiver.index(arguments[0]) if arguments[0] in receiver else UNKNOWN
+    elif name == "index" and arguments:
+        is_there = compare(ast.In, arguments[0], receiver) is True
+        return receiver.index(arguments[0]) if is_there else UNKNOWN
     return None
 
 

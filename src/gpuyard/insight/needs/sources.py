@@ -14,7 +14,14 @@ from gpuyard.insight.needs.tools import program_of_tool
 
 # Characters; nobody writes a longer program by hand.
 LONGEST_FILE = 1_000_000
-_MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
+# Commands of IPython, which may go on behind a backslash; and questions for help.
+_MAGIC = re.compile(
+    r"^([ \t]*)(%%\w+.*|(?:%(?=\w)|!(?!=))(?:.*\\\n)*.*"
+    r"|\?{1,2}[\w.]+[ \t]*|[\w.]+\?{1,2}[ \t]*)$",
+    re.MULTILINE,
+)
+# `names = !ls` and `time = %timeit …`.
+_TAKEN = re.compile(r"^([ \t]*[\w., \t]+=[ \t]*)[!%](?:.*\\\n)*.*$", re.MULTILINE)
 # Characters of all modules together: what is parsed in about two seconds.
 _MOST_PARSED = 3_000_000
 _MOST_CELLS = 1_000
@@ -141,7 +148,19 @@ def _python_of(path: str, text: str) -> str:
     """
     if not path.endswith(".ipynb"):
         return text
-    return _MAGIC.sub(_of_magic, "\n".join(_cells(path, text)))
+    return "\n".join(map(_without_magic, _cells(path, text)))
+
+
+def _without_magic(cell: str) -> str:
+    """The Python code of a cell: none of one in another language, as after `%%bash`."""
+    code = _TAKEN.sub(lambda found: f"{found[1]}None", _MAGIC.sub(_of_magic, cell))
+    if not cell.lstrip().startswith("%%") or len(cell) > LONGEST_FILE:
+        return code
+    try:
+        _parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "\n" * cell.count("\n")
+    return code
 
 
 def _whole_cells(path: str, text: str) -> ast.Module | None:
@@ -162,11 +181,12 @@ def _whole_cells(path: str, text: str) -> ast.Module | None:
 
 def _of_magic(found: re.Match[str]) -> str:
     """What is read in place of a magic command: `!yolo train …` trains a model."""
-    line = found[2].removeprefix("!")
+    line = found[2].removeprefix("!").replace("\\\n", " ")
     words = line.split() if len(line) < _LONGEST_MAGIC else []
-    program = None if line == found[2] else program_of_tool(words)
+    program = program_of_tool(words) if found[2].startswith("!") else None
     following = "; ".join((program or "pass").splitlines())
-    return f"{found[1]}{following}"
+    lines = "\n" * found[2].count("\n")
+    return f"{found[1]}{following}{lines}"
 
 
 def _cells(path: str, text: str) -> list[str]:

@@ -49,9 +49,13 @@ def timm_part(thing: Thing) -> bool:
         return True
     if last == "Block":
         ratio = number(thing.argument(2, "mlp_ratio", default=4.0)) or 4.0
+        hidden = whole(width * ratio)
+        if hidden is None:
+            thing.facts["unknown_size"] = True
+            return True
         _normed(thing, width)
         _attention(thing, width)
-        _mlp(thing, width, int(width * ratio), width)
+        _mlp(thing, width, hidden, width)
     elif last == "Attention":
         _attention(thing, width)
     else:

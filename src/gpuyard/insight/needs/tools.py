@@ -2,10 +2,13 @@
 each, a Python program that needs the same, to be read in its place.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 _MOST_WORDS = 200
 _LONGEST_VALUE = 500
+# As Python reads it: without zeros before it.
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _TRAINER = """\
 from transformers import HfArgumentParser, Trainer, TrainingArguments
 args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]
@@ -53,7 +56,7 @@ def _yolo(words: Sequence[str]) -> str | None:
 
 
 def _value(text: str) -> str:
-    return text if text.replace(".", "", 1).isdigit() else repr(text)
+    return text if _NUMBER.fullmatch(text) else repr(text)
 
 
 def _trainer(words: Sequence[str]) -> str:

@@ -244,7 +244,7 @@ def _precision_of(thing: Thing) -> Precision | None:
     if thing.name.endswith(_LOADERS) and _is_half(loads):
         return Precision(_name_of(loads), 2, 2, placed(thing))
     last = thing.last_name
-    if thing.name == "vllm.LLM":
+    if thing.name == "vllm.LLM" and not _is_full(loads) and loads != "float32":
         return Precision("half", 2, 2, placed(thing))
     if last == "autocast" and keywords.get("enabled", True) is not False:
         dtype = keywords.get("dtype", thing.argument(1, default=None))

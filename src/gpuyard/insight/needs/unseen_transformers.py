@@ -134,7 +134,7 @@ def _sizes(
     return Sizes(
         layers=layers,
         width=width,
-        inner=_first(given, _INNER) or int(ratio * width),
+        inner=_first(given, _INNER) or whole(ratio * width) or 4 * width,
         heads=heads,
         key_heads=heads,
         head_width=width // heads,
