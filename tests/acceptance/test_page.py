@@ -253,7 +253,8 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     logged = "GPUYARD_METRIC " + '{"step": 1, "loss": 4, "tensorboard/accuracy": 1}'
     job = instance.submit(["echo", logged], name="other", held=True)
     page.goto(f"{instance.address().url}/jobs?name=other")
-    expect(page.get_by_role("listitem")).to_contain_text("held")
+    listed = page.get_by_role("listitem").filter(has_text=job[-8:])
+    expect(listed).to_contain_text("held")
     page.goto(f"{instance.address().url}/jobs/{job}")
     state = page.locator(".head .badge")
     expect(state).to_have_text("held")
