@@ -126,6 +126,13 @@ def test_a_job_is_submitted_watched_and_cancelled(
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label(re.compile("Command")).fill(f"python3 {program}")
     page.get_by_label("Name").fill("from the page")
+    # What is no figure is not taken for nothing.
+    gpus = page.get_by_label("GPUs", exact=True)
+    gpus.fill("")
+    gpus.press_sequentially("1-")
+    page.get_by_role("button", name="Submit").click()
+    expect(gpus).to_be_focused()
+    gpus.fill("1")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="from the page")).to_be_visible()
     # Nobody loads the page anew: it learns from the stream.
@@ -245,6 +252,9 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     first = instance.submit(["sh", "-c", goes_on], name="twin")
     logged = "GPUYARD_METRIC " + '{"step": 1, "loss": 4, "tensorboard/accuracy": 1}'
     job = instance.submit(["echo", logged], name="other", held=True)
+    page.goto(f"{instance.address().url}/jobs?name=other")
+    listed = page.get_by_role("listitem").filter(has_text=job[-8:])
+    expect(listed).to_contain_text("held")
     page.goto(f"{instance.address().url}/jobs/{job}")
     state = page.locator(".head .badge")
     expect(state).to_have_text("held")

@@ -281,9 +281,12 @@ def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
     folder.joinpath("deep", "large.bin").write_bytes(bytes(9 << 20))
     name = "plays"
     show(page, instance, "/data")
-    page.get_by_label("Dataset", exact=True).fill(name)
+    page.get_by_label("Dataset", exact=True).fill(f"../{name}")
     page.locator("input[type=file][webkitdirectory]").set_input_files(folder)
     expect(page.get_by_text("2 files")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_contain_text("Names have no /")
+    page.get_by_label("Dataset", exact=True).fill(name)
     page.get_by_role("button", name="Upload").click()
     row = page.get_by_role("row").filter(has_text=name)
     expect(row).to_contain_text("9.4 MB")

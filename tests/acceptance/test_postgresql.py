@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
@@ -226,6 +228,7 @@ def test_the_page_of_a_standby_is_live_and_stays_so_when_it_leads(pair):
             assert answer.status_code == 403, answer.text
         answer = browser.post("/api/v1/jobs", json=body, headers=own)
         assert answer.status_code == 201, answer.text
+        check_shells_of_a_page(first, browser, address.url)
 
         def look() -> None:
             watched = {"watch": ["/api/v1/jobs?name=watched-*", "/api/v1/nodes"]}
@@ -345,6 +348,26 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
     assert leads(second)
     second.ok("ledger", "backup", str(tmp_path / "backup.db"))
     assert RATE.encode() not in (tmp_path / "backup.db").read_bytes()
+
+
+def check_shells_of_a_page(
+    leader: TestInstance, browser: httpx.Client, url: str
+) -> None:
+    """A page of the standby at `url` opens a shell in a job, and no other page does."""
+    job = leader.submit(["sleep", "1000"], resources={"cpus": 0.1})
+    leader.wait(job, "running")
+    cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+    address = f"ws{url.removeprefix('http')}/api/v1/jobs/{job}/exec"
+    origins = {url: 101, "http://evil.example": 403, leader.address().url: 403}
+    for origin, expected in origins.items():
+        headers = {"Cookie": cookies, "Origin": origin}
+        try:
+            connect(address, additional_headers=headers).close()
+            status = 101
+        except InvalidStatus as refused:
+            status = refused.response.status_code
+        assert status == expected, origin
+    leader.ok("cancel", job)
 
 
 def test_users_are_the_same_at_each_server(pair):

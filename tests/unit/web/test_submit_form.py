@@ -301,6 +301,7 @@ def test_what_does_not_go_together_is_found_before_it_is_sent() -> None:
     form = {
         "array": "0-9",
         "times": "@daily",
+        "environment": "A=1\nB=\n HOME ",
         "seed": "4294967296",
         "secrets": [
             {"name": "A", "variable": ""},
@@ -310,8 +311,9 @@ def test_what_does_not_go_together_is_found_before_it_is_sent() -> None:
     }
     found = evaluate(FORM, "ownFaults({...EMPTY, ...given})", form)
     assert [fault["field"] for fault in found] == [
-        *("array", "secrets.A", "secrets.C", "seed"),
+        *("array", "secrets.A", "secrets.C", "environment", "seed"),
     ]
+    assert found[3]["fault"] == "'HOME' has no value"
     assert evaluate(FORM, "ownFaults({...EMPTY, ...given})", TYPED) == []
 
 

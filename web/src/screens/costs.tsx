@@ -27,9 +27,10 @@ export default function CostsScreen() {
   const { query } = usePlace();
   const tabs = TABS.filter((one) => one !== "bills" || session.may("administrator"));
   const tab = tabs.find((one) => one === query.get("show")) ?? "spending";
-  const period = query.get("period") ?? "30 days";
+  const asked = query.get("period") ?? "";
+  const period = Object.hasOwn(PERIODS, asked) ? asked : "30 days";
   // To the hour, so that the question stays the same while the page is open.
-  const from = Math.floor((serverNow() - (PERIODS[period] ?? 30) * DAY_S) / 3600) * 3600;
+  const from = Math.floor((serverNow() - PERIODS[period]! * DAY_S) / 3600) * 3600;
   return (
     <>
       <div class="head">

@@ -206,6 +206,8 @@ function Upload({ onAdded }: { onAdded: () => void }) {
 
   async function add(): Promise<void> {
     if (entries.length === 0) throw new Error("No file is chosen. Choose files or a folder.");
+    // It would be another address, of which the server says only that there is none.
+    if (/\//.test(name + project)) throw new Error("Names have no /. Leave it out.");
     const stopping = new AbortController();
     stop.current = stopping;
     setProgress({ done: 0, total: size });

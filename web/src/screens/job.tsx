@@ -149,7 +149,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
     <>
       <div class="head">
         <h1 class="cut">{job.name || format.shortId(job.id)}</h1>
-        <StateBadge state={job.held && job.state === "queued" ? "held" : job.state} />
+        <StateBadge state={job.state} isHeld={job.held} />
         <span class="quiet mono small">{job.id}</span>
         {job.array_id && (
           <Link to={`/jobs?array=${job.array_id}`} class="small">

@@ -183,7 +183,7 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
         </Link>
         <span class="quiet small mono less">{job.name ? shortNameOf(job) : ""}</span>
       </span>
-      <StateBadge state={job.state} />
+      <StateBadge state={job.state} isHeld={job.held} />
       <span class="less">
         <ProgressOf job={job} />
       </span>

@@ -40,16 +40,18 @@ export function ModelCard({ job, onClose }: Props) {
       />
       <Field label="Tags" hint="text-generation, english" value={tags} onInput={setTags} />
       <div class="row">
-        <a class="button primary" href={path} download="README.md">
-          Download README.md
-        </a>
+        {!error && (
+          <a class="button primary" href={path} download="README.md">
+            Download README.md
+          </a>
+        )}
         <button type="button" class="button" onClick={onClose}>
           Close
         </button>
       </div>
       <ErrorNote error={error} />
       {text === null && !error && <Loading />}
-      {text !== null && (
+      {text !== null && !error && (
         <pre class="sunken wraps tall" tabIndex={0} role="region" aria-label="The card">
           {text}
         </pre>

@@ -191,7 +191,7 @@ function Recent() {
           </Link>
           <span class="row">
             <span class="quiet small">{format.ago(job.created_at, now)}</span>
-            <StateBadge state={job.state} />
+            <StateBadge state={job.state} isHeld={job.held} />
           </span>
         </div>
       ))}

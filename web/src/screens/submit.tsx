@@ -1,6 +1,6 @@
 // A new job: what to run, what that needs and costs, and the same from a terminal.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { get, Problem, type Schemas, send } from "../api/client";
 import * as format from "../format";
@@ -35,6 +35,7 @@ export default function SubmitScreen() {
   const [form, setForm] = useState(draft);
   const [hours, setHours] = useState("1");
   const [refusal, setRefusal] = useState<Refusal | null>(null);
+  const fields = useRef<HTMLDivElement>(null);
   const source = query.get("from");
   const program = programOf(form);
   const recommended = useAnswer<Recommendation>("/api/v1/recommendations", program);
@@ -74,6 +75,7 @@ export default function SubmitScreen() {
   }, [source]);
 
   async function submit(): Promise<void> {
+    if (!hasOnlyFigures(fields.current!)) return;
     const address = await submitted(form, specOf(form, needs));
     clear();
     go(address);
@@ -99,7 +101,7 @@ export default function SubmitScreen() {
       <div class="columns top unequal">
         {/* No <form>: Enter in one of its many fields is not meant to start a job, and it has forms
             of its own. */}
-        <div class="card" role="form" aria-label="The job">
+        <div ref={fields} class="card" role="form" aria-label="The job">
           <ProgramFields form={form} onForm={change} />
           <JobFields
             form={form}
@@ -140,6 +142,13 @@ export default function SubmitScreen() {
       </div>
     </>
   );
+}
+
+/** Whether each field of a figure holds one; if not, the browser goes there and says so. It
+ * gives out as empty what is none, such as 1-2. */
+function hasOnlyFigures(form: HTMLElement): boolean {
+  const wrong = [...form.querySelectorAll("input")].find(({ validity }) => validity.badInput);
+  return wrong?.reportValidity() ?? true;
 }
 
 async function formOfJob(reference: string): Promise<Form> {
@@ -249,7 +258,8 @@ function Places({ spec }: { spec: Spec | null }) {
           <p class="quiet small">
             {value.tasks !== null && `For each of ${format.count(value.tasks)} tasks. `}
             For {format.duration(value.run_s)}: {value.basis}.
-            {value.ahead > 0 && ` ${value.ahead} jobs come before it.`} {value.in_the_way}{" "}
+            {value.ahead === 1 && " One job comes before it."}
+            {value.ahead > 1 && ` ${value.ahead} jobs come before it.`} {value.in_the_way}{" "}
             {value.deadline}
           </p>
         </>

@@ -2,7 +2,7 @@
 
 import type { Schemas } from "../api/client";
 import type { Form } from "./form";
-import { variableOf } from "./lists";
+import { filled, variableOf } from "./lists";
 import { isStored } from "./packages";
 
 type FieldFault = Schemas["FieldFault"];
@@ -89,6 +89,11 @@ export function ownFaults(form: Form): FieldFault[] {
   for (const use of form.secrets.filter(({ name, variable }) => !name && variable.trim())) {
     const fault = "has no secret yet";
     faults.push({ field: `secrets.${variableOf(use)}`, fault, remedy: "choose one" });
+  }
+  // As in the command: nobody means an empty value by a name alone.
+  for (const line of filled(form.environment).filter((one) => !one.includes("="))) {
+    const fault = `'${line.trim()}' has no value`;
+    faults.push({ field: "environment", fault, remedy: "write NAME=VALUE" });
   }
   // What the server keeps of it are variables, which may hold anything.
   if (form.seed.trim() && !isSeed(form.seed.trim())) {

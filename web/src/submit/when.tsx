@@ -31,7 +31,7 @@ export function WhenFields(editing: Editing) {
   const isScheduled = form.times.trim() !== "";
   return (
     <div class="stack">
-      <div class="fields">
+      <div class="fields pairs">
         <Field label="Once for each index" hint="0-9 or 0-1999%20" {...bound(editing, "array")} />
         <Field
           label={isScheduled ? "To end so long after its time" : "To end by"}
@@ -65,7 +65,7 @@ export function WhenFields(editing: Editing) {
 function ScheduleFields(editing: Editing) {
   const { onInput, ...overlap } = bound(editing, "overlap");
   return (
-    <div class="fields">
+    <div class="fields pairs">
       <Choice
         label="If the last one has not ended"
         options={OVERLAPS}

@@ -24,8 +24,10 @@ const TONES: Record<string, Tone> = {
   queued: "plain",
 };
 
-export function StateBadge({ state }: { state: string }) {
-  return <Badge tone={TONES[state] ?? "plain"}>{state.replaceAll("_", " ")}</Badge>;
+/** A job that is held waits in the queue, but not for its turn. */
+export function StateBadge({ state, isHeld }: { state: string; isHeld?: boolean }) {
+  const shown = isHeld && state === "queued" ? "held" : state.replaceAll("_", " ");
+  return <Badge tone={TONES[state] ?? "plain"}>{shown}</Badge>;
 }
 
 /** A bar that is filled to `share`, between 0 and 1. */
