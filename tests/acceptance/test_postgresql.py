@@ -362,8 +362,8 @@ def check_shells_of_a_page(
     for origin, expected in origins.items():
         headers = {"Cookie": cookies, "Origin": origin}
         try:
-            connect(address, additional_headers=headers).close()
-            status = 101
+            with connect(address, additional_headers=headers):
+                status = 101
         except InvalidStatus as refused:
             status = refused.response.status_code
         assert status == expected, origin
