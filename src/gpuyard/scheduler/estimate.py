@@ -82,7 +82,8 @@ def estimate(
         basis = f"what jobs of type {job.job_type} usually take"
     else:
         basis = (
-            "a guess: nothing like it has completed, and it has no estimated_duration_s"
+            "a guess: nothing like it has completed, and nobody has said how long it"
+            " takes (estimated_duration_s)"
         )
     places = list(_offers(view, job, now, policy))
     if not job.shape.model:

@@ -69,7 +69,10 @@ function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPl
   return {
     width: Math.max(width, 200),
     height: HEIGHT,
-    scales: { x: { time: isTime ?? false }, y: { distr: isLogarithmic ? 3 : 1 } },
+    scales: {
+      x: { time: isTime ?? false, range: (_, least, most) => around(least, most, isTime) },
+      y: { distr: isLogarithmic ? 3 : 1 },
+    },
     axes: [
       { ...axis, size: 32, ...(isTime && { values: TIMES }) },
       {
@@ -89,7 +92,7 @@ function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPl
         ...(curves.length === 1 && !isLogarithmic && { fill: `${colour(COLOURS[0]!)}14` }),
         width: 1.6,
         spanGaps: true,
-        points: { show: false },
+        points: { show: (drawn: uPlot, at: number) => isPoint(drawn.data[at]!) },
         value: (_: uPlot, value: number | null) => figure(value),
       })),
     ],
@@ -114,6 +117,25 @@ function tickTexts(ticks: (number | null)[]): string[] {
     if (tick === null) return "";
     return isSmall && tick !== 0 && !isShort ? tick.toExponential(1) : text(tick);
   });
+}
+
+/** What an axis shows: all of it, and of one place alone a little to both sides. Both are null
+ * where there is nothing. */
+function around(
+  least: number | null,
+  most: number | null,
+  isTime?: boolean,
+): [number | null, number | null] {
+  if (least === null || most === null || least < most) return [least, most];
+  const aside = isTime ? 30 : 1;
+  return [least - aside, most + aside];
+}
+
+/** Whether there is one value only, of which a line would show nothing. */
+function isPoint(values: ArrayLike<number | null | undefined>): boolean {
+  let known = 0;
+  for (let at = 0; at < values.length && known < 2; at++) if (values[at] != null) known++;
+  return known === 1;
 }
 
 function colour(name: string): string {

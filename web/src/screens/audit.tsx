@@ -212,7 +212,7 @@ function inShort(event: ServerEvent): string {
 /** Times and measured values as people read them. */
 function valueOf(name: string, value: unknown): string {
   if (typeof value !== "number" || Number.isInteger(value)) return String(value);
-  return /(^|_)(at|until|from)$/.test(name) ? format.time(value) : format.figure(value);
+  return /(^|_)(at|until|from|next)$/.test(name) ? format.time(value) : format.figure(value);
 }
 
 function About({ event, onClose }: { event: ServerEvent; onClose: () => void }) {
