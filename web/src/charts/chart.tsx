@@ -70,7 +70,11 @@ function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPl
     width: Math.max(width, 200),
     height: HEIGHT,
     scales: {
-      x: { time: isTime ?? false, range: (_, least, most) => around(least, most, isTime) },
+      x: {
+        time: isTime ?? false,
+        range: (drawn: uPlot, least: number, most: number) =>
+          around(drawn.data[0], least, most, isTime),
+      },
       y: { distr: isLogarithmic ? 3 : 1 },
     },
     axes: [
@@ -119,16 +123,17 @@ function tickTexts(ticks: (number | null)[]): string[] {
   });
 }
 
-/** What an axis shows: all of it, and of one place alone a little to both sides. Both are null
- * where there is nothing. */
+/** What an axis shows: all from `least` to `most`, and of one place alone a little to both
+ * sides. uPlot itself would show years there. */
 function around(
-  least: number | null,
-  most: number | null,
+  places: ArrayLike<number>,
+  least: number,
+  most: number,
   isTime?: boolean,
-): [number | null, number | null] {
-  if (least === null || most === null || least < most) return [least, most];
+): [number, number] {
+  if (places.length !== 1) return [least, most];
   const aside = isTime ? 30 : 1;
-  return [least - aside, most + aside];
+  return [places[0]! - aside, places[0]! + aside];
 }
 
 /** Whether there is one value only, of which a line would show nothing. */
