@@ -30,14 +30,19 @@ pytestmark = [
 
 # So many steps that the job is still at work when its first checkpoint is known.
 STEPS = 1500
-LOOP = ["--steps", str(STEPS), "--save-every", "5", "--eval-every", "500"]
+MANY_STEPS = 10_000
+SAVING = ["--save-every", "5", "--eval-every", "500"]
+LOOP = ["--steps", str(STEPS), *SAVING]
 TEMPLATES = {
     "nanogpt": ["--batch-size", "2", "--block-size", "16", *LOOP],
     "resnet-cifar10": ["--width", "1", "--batch-size", "2", *LOOP],
     "gpt2-finetune": ["--block", "16", "--batch-size", "2", *LOOP],
     "bert-finetune": ["--batch-size", "2", *LOOP],
     "diffusion": ["--width", "8", "--pixels", "8", "--batch-size", "2", *LOOP],
-    "torchrun-multinode": ["--width", "4", "--batch-size", "2", *LOOP],
+    "torchrun-multinode": [
+        *("--width", "4", "--batch-size", "2"),
+        *("--steps", str(MANY_STEPS), *SAVING),
+    ],
     "sweep": ["--tensorboard", "--epochs", str(STEPS), "--points", "100"],
 }
 
@@ -122,9 +127,10 @@ def test_a_template_is_resumed_and_its_curves_are_in_every_tracker(
     assert own, (links(job), runs)
     metrics = {item["key"]: item for item in own[-1]["data"]["metrics"]}
     steps = {int(item["step"]) for key, item in metrics.items() if "loss" in key}
-    assert STEPS in steps, metrics
+    assert max(steps) in (STEPS, MANY_STEPS), metrics
     kept = instance.json("trackers", called)["offline"]
-    assert len(kept) >= 2, "one per attempt"
+    # The first attempt of `sweep` is over at once, perhaps before W&B has begun.
+    assert len(kept) >= (1 if name == "sweep" else 2), "one per attempt"
     logged = [
         scalar.tag
         for run in kept
