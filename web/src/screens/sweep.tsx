@@ -24,6 +24,8 @@ import { SweepBadge } from "./sweeps";
 import "../ui/panels.css";
 
 const SHOWN = 200;
+// One that the server refused just now is asked for again after this time.
+const AGAIN_MS = 5000;
 
 export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const gates = useResource<{ items: Job[] }>(
@@ -40,6 +42,7 @@ export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const error = gates.error ?? full.error ?? runs.error;
   const spec = useMemo(() => specOf(full.value), [full.value]);
   if (gates.value && !gate) return <Empty>There is no such sweep.</Empty>;
+  if (full.value && !spec) return <Empty>What this sweep was asked to do is not known.</Empty>;
   if (!gate || !spec) return <Found of={{ value: null, error }} />;
   return (
     <>
@@ -290,9 +293,11 @@ function useBestValues(jobs: readonly Job[], spec: SweepSpec): BestValues {
   const wanted =
     spec.take === "best" ? jobs.filter((job) => isOver(job) && !found.has(job.id)) : [];
   const next = wanted[0]?.id;
+  const [tries, setTries] = useState(0);
   useEffect(() => {
     if (next === undefined) return;
     const asked = new AbortController();
+    let again: ReturnType<typeof setTimeout> | 0 = 0;
     const path = `/api/v1/jobs/${next}/metrics`;
     const pick = spec.goal === "minimize" ? Math.min : Math.max;
     get<SeriesPage>(path, { name: spec.metric, points: 100 }, asked.signal)
@@ -300,8 +305,14 @@ function useBestValues(jobs: readonly Job[], spec: SweepSpec): BestValues {
         const values = items.flatMap((series) => series.points.map((point) => point.value));
         setFound((old) => new Map(old).set(next, values.length ? pick(...values) : null));
       })
-      .catch(() => undefined);
-    return () => asked.abort();
-  }, [next]);
+      .catch(() => {
+        if (asked.signal.aborted) return;
+        again = setTimeout(() => setTries(tries + 1), AGAIN_MS);
+      });
+    return () => {
+      asked.abort();
+      clearTimeout(again);
+    };
+  }, [next, tries]);
   return found;
 }
