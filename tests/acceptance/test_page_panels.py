@@ -94,14 +94,15 @@ def test_a_sweep_is_drawn_though_the_server_fails_at_first(
             route.fulfill(status=503, body="{}")
 
     with signed_in(instance, browser, "/sweeps") as page:
-        # The gate, and the curve of each run.
-        page.route(re.compile(r"/api/v1/jobs/[^/?]+(/metrics\?.*)?$"), fail_once)
+        # The gate, the list of the runs, and the curve of each.
+        asked = r"/api/v1/jobs(\?.*part%3Drun.*|/[^/?]+(/metrics\?.*)?)$"
+        page.route(re.compile(asked), fail_once)
         page.get_by_role("link", name="bumpy").click()
         for row in ("bumpy-0 completed 3 3", "bumpy-1 completed 1 1"):
             expect(page.get_by_role("row", name=re.compile(row))).to_be_visible()
         # The page's requests come while the test waits for something of it.
         wait_until(
-            lambda: page.evaluate("1") and len(failed) == 3, what="all three questions"
+            lambda: page.evaluate("1") and len(failed) == 4, what="all four questions"
         )
 
 

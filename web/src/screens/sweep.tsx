@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { get, send } from "../api/client";
+import { AGAIN_MS, get, send } from "../api/client";
 import { axisOf, isWithin, type Ranges } from "../charts/axes";
 import { type Line, Parallel } from "../charts/parallel";
 import * as format from "../format";
@@ -24,8 +24,6 @@ import { SweepBadge } from "./sweeps";
 import "../ui/panels.css";
 
 const SHOWN = 200;
-// One that the server refused just now is asked for again after this time.
-const AGAIN_MS = 5000;
 
 export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const gates = useResource<{ items: Job[] }>(

@@ -2,12 +2,11 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
-import { address, get, Problem, problemIn, type Query } from "../api/client";
+import { address, AGAIN_MS, get, mayPass, problemIn, type Query } from "../api/client";
 import { type Answer, feed, type ServerEvent } from "../api/events";
 import { isSeen, onSight } from "./sight";
 
 const SHORTEST_PAUSE_S = 1;
-const AGAIN_MS = 5000;
 
 export interface Resource<T> {
   value: T | null;
@@ -154,9 +153,4 @@ class Asking<T> {
       this.soon();
     }
   }
-}
-
-/** Whether the same question may be answered later: the server failed, or had too much to do. */
-function mayPass(error: unknown): boolean {
-  return !(error instanceof Problem) || error.status >= 500 || error.status === 429;
 }
