@@ -476,6 +476,32 @@ def test_a_viewer_sees_no_button_that_is_not_theirs(
     expect(page.get_by_role("dialog", name="You were signed out")).to_be_visible()
 
 
+def test_who_signs_in_again_in_one_tab_goes_on_in_all(
+    instance: TestInstance, page: Page
+) -> None:
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label("Name").fill("half typed")
+    other = page.context.new_page()
+    other.goto(f"{instance.address().url}/nowhere")
+    expect(other.get_by_text("Nothing is at this address.")).to_be_visible()
+    other.get_by_role("link", name="Go to the overview").click()
+    expect(other.get_by_role("heading", name="Overview")).to_be_visible()
+    page.context.clear_cookies()
+    page.get_by_label(re.compile("Command")).fill("echo")
+    page.get_by_role("button", name="Submit").click()
+    other.get_by_role("link", name="Jobs", exact=True).dispatch_event("click")
+    dialogs = [
+        tab.get_by_role("dialog", name="You were signed out") for tab in (page, other)
+    ]
+    for dialog in dialogs:
+        expect(dialog).to_be_visible()
+    dialogs[1].get_by_label("Token").fill(instance.address().token)
+    dialogs[1].get_by_role("button", name="Sign in").click()
+    for dialog in dialogs:
+        expect(dialog).to_be_hidden()
+    expect(page.get_by_label("Name")).to_have_value("half typed")
+
+
 def test_a_session_is_used_by_our_own_page_only(instance: TestInstance) -> None:
     address = instance.address()
     own = {"Origin": address.url}

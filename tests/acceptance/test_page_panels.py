@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.support.board import LOGS, with_board
 from tests.support.browser import shared_browser as browser
@@ -75,6 +75,35 @@ def test_a_sweep_is_drawn_and_its_best_run_found(
         best = page.get_by_role("region", name="Runs").get_by_role("link").first
         expect(best).to_have_text("search-1")
         check_for_all(page)
+
+
+def test_a_sweep_is_drawn_though_the_server_fails_at_first(
+    instance: TestInstance, browser: Browser
+) -> None:
+    words = ["--param", "x=3,1", "--metric", "loss", "--name", "bumpy"]
+    words += ["--take", "best", "--"]
+    instance.ok("sweep", *words, "echo", "step 1 loss {x}")
+    failed: set[str] = set()
+
+    def fail_once(route: Route) -> None:
+        path = route.request.url.partition("?")[0]
+        if path in failed:
+            route.continue_()
+        else:
+            failed.add(path)
+            route.fulfill(status=503, body="{}")
+
+    with signed_in(instance, browser, "/sweeps") as page:
+        # The gate, the list of the runs, and the curve of each.
+        asked = r"/api/v1/jobs(\?.*part%3Drun.*|/[^/?]+(/metrics\?.*)?)$"
+        page.route(re.compile(asked), fail_once)
+        page.get_by_role("link", name="bumpy").click()
+        for row in ("bumpy-0 completed 3 3", "bumpy-1 completed 1 1"):
+            expect(page.get_by_role("row", name=re.compile(row))).to_be_visible()
+        # The page's requests come while the test waits for something of it.
+        wait_until(
+            lambda: page.evaluate("1") and len(failed) == 4, what="all four questions"
+        )
 
 
 def test_a_flow_is_drawn_with_what_needs_what(

@@ -246,7 +246,7 @@ function NotLoaded() {
 function Missing() {
   return (
     <Empty>
-      There is no such screen. <Link to="/">Go to the overview</Link>
+      Nothing is at this address. <Link to="/">Go to the overview</Link>
     </Empty>
   );
 }

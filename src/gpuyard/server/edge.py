@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.config import proof
@@ -43,7 +45,7 @@ from gpuyard.server.permissions import (
 )
 from gpuyard.server.rate_limit import RateLimit
 from gpuyard.server.trusted_proxies import TrustedProxies
-from gpuyard.server.web_page import is_of_page
+from gpuyard.server.web_page import is_of_page, nothing_here
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -435,8 +437,11 @@ async def _refuse(
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    answer = problems.of_error(error)
-    answer = problems.in_form_of(scope["path"], answer)
+    told = problems.of_error(error)
+    answer: Response = problems.in_form_of(scope["path"], told)
+    if isinstance(error, UnauthorizedError):
+        # The page signs people in before it says so.
+        answer = nothing_here(Request(scope)) or answer
     answer.headers["Connection"] = "close"
     answer.raw_headers = secured(answer.raw_headers)
     await answer(scope, receive, send)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
@@ -28,6 +28,7 @@ from gpuyard.domain.validation import own_words
 from gpuyard.gateway import openai
 from gpuyard.server.concealing import conceal_culprit
 from gpuyard.server.permissions import IDENTITY_KEY
+from gpuyard.server.web_page import nothing_here
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -144,8 +145,10 @@ def _fault(item: dict[str, Any]) -> Fault:
     )
 
 
-def _http_error(request: Request, error: Exception) -> JSONResponse:
+def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 404 and (page := nothing_here(request)):
+        return page
     code = {404: "not_found", 405: "method_not_allowed"}.get(
         error.status_code, "http_error"
     )

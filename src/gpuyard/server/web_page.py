@@ -36,6 +36,20 @@ SCREENS = frozenset(
         "verification",
     }
 )
+# The first words of the paths that programs ask for, and of what the page loads.
+_NO_SCREENS = frozenset(
+    {
+        _ASSETS,
+        "api",
+        "auth",
+        "docs",
+        "healthz",
+        "metrics",
+        "openapi.json",
+        "shared",
+        "v1",
+    }
+)
 _NOT_BUILT = (
     "The page was not built with this checkout.\n"
     "Build it with `make page`; everything else works without it, see /docs.\n"
@@ -86,6 +100,24 @@ async def page(request: Request) -> Response:
     if index is None:
         return PlainTextResponse(_NOT_BUILT, 404)
     return _answer(request, index, _PAGE_HEADERS)
+
+
+def nothing_here(request: Request) -> Response | None:
+    """The page, which says that nothing is at this address: for a person who has
+    mistyped it in a browser. None for programs.
+    """
+    index = _files().get("index.html")
+    first = request.scope["path"].split("/")[1]
+    is_of_browser = (
+        request.method == "GET"
+        and "text/html" in request.headers.get("Accept", "")
+        and "Authorization" not in request.headers
+    )
+    if index is None or first in _NO_SCREENS or not is_of_browser:
+        return None
+    answer = _answer(request, index, _PAGE_HEADERS)
+    answer.status_code = 404
+    return answer
 
 
 router.add_api_route("/", page)

@@ -2,12 +2,15 @@
 
 import asyncio
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpuyard.controller.joined_nodes import JoinedNodes
-from gpuyard.domain.errors import NotFoundError, RefusedError
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.joining import NewInvitation
+from gpuyard.server.routers.nodes import invite_node
 from tests.support.controlled import Controlled
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +93,19 @@ async def test_two_at_once_with_one_invitation_are_one(door: Door):
     )
     assert [each for each in answers if each == "a"] == ["a"]
     assert sum(isinstance(each, RefusedError) for each in answers) == 4
+
+
+async def test_one_whose_port_cannot_be_opened_does_not_stay_open(
+    instance: Controlled, door: Door
+):
+    async def expect_machines() -> None:
+        raise InvalidInputError.of("server.agents_listen", "is in use", "take another")
+
+    app_state: Any = SimpleNamespace(
+        agents_door=SimpleNamespace(expect_machines=expect_machines),
+        controller=instance.controller,
+    )
+    with pytest.raises(InvalidInputError, match="is in use"):
+        await invite_node(app_state, NewInvitation(name="a"))
+    assert door.states() == ["over"]
+    assert door.nodes.open_until <= instance.controller.core.clock()

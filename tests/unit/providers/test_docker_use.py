@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
+from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.container import use_in
 from gpuyard.providers.docker.daemon import DockerDaemon
 from gpuyard.providers.program_use import ProgramUse
@@ -64,3 +66,32 @@ def test_a_daemon_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -
 
     assert asyncio.run(ask()) == [ProgramUse(2.5, 1.0)] * 4
     assert most == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_away"),
+    [
+        (requests.exceptions.ReadTimeout("60 seconds"), False),
+        (requests.exceptions.ConnectionError("refused"), True),
+    ],
+    ids=["it is slow", "it is gone"],
+)
+@pytest.mark.parametrize("at", ["finding", "measuring"])
+def test_a_daemon_that_measures_too_slowly_is_not_away(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, at: str, *, is_away: bool
+) -> None:
+    """Containers that are killed while it is away count as preempted."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise fault
+
+    def found(_: str) -> Any:
+        return SimpleNamespace(stats=fail)
+
+    daemon = DockerDaemon(None)
+    get = fail if at == "finding" else found
+    client = SimpleNamespace(containers=SimpleNamespace(get=get))
+    monkeypatch.setattr(daemon, "_client", client)
+    with pytest.raises(ProviderError, match="Docker"):
+        asyncio.run(daemon.use_of("job"))
+    assert daemon.was_away is is_away

@@ -31,6 +31,14 @@ export class Unreachable extends Error {
   }
 }
 
+/** After this time, what the server failed to answer is asked again. */
+export const AGAIN_MS = 5000;
+
+/** Whether the same question may be answered later: the server failed, or had too much to do. */
+export function mayPass(error: unknown): boolean {
+  return !(error instanceof Problem) || error.status >= 500 || error.status === 429;
+}
+
 const signedOut = new Set<() => void>();
 
 /** Calls `listener` when the server says that nobody is signed in any more. */

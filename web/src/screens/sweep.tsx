@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { get, send } from "../api/client";
+import { AGAIN_MS, get, send } from "../api/client";
 import { axisOf, isWithin, type Ranges } from "../charts/axes";
 import { type Line, Parallel } from "../charts/parallel";
 import * as format from "../format";
@@ -40,6 +40,7 @@ export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const error = gates.error ?? full.error ?? runs.error;
   const spec = useMemo(() => specOf(full.value), [full.value]);
   if (gates.value && !gate) return <Empty>There is no such sweep.</Empty>;
+  if (full.value && !spec) return <Empty>What this sweep was asked to do is not known.</Empty>;
   if (!gate || !spec) return <Found of={{ value: null, error }} />;
   return (
     <>
@@ -290,9 +291,11 @@ function useBestValues(jobs: readonly Job[], spec: SweepSpec): BestValues {
   const wanted =
     spec.take === "best" ? jobs.filter((job) => isOver(job) && !found.has(job.id)) : [];
   const next = wanted[0]?.id;
+  const [tries, setTries] = useState(0);
   useEffect(() => {
     if (next === undefined) return;
     const asked = new AbortController();
+    let again: ReturnType<typeof setTimeout> | 0 = 0;
     const path = `/api/v1/jobs/${next}/metrics`;
     const pick = spec.goal === "minimize" ? Math.min : Math.max;
     get<SeriesPage>(path, { name: spec.metric, points: 100 }, asked.signal)
@@ -300,8 +303,14 @@ function useBestValues(jobs: readonly Job[], spec: SweepSpec): BestValues {
         const values = items.flatMap((series) => series.points.map((point) => point.value));
         setFound((old) => new Map(old).set(next, values.length ? pick(...values) : null));
       })
-      .catch(() => undefined);
-    return () => asked.abort();
-  }, [next]);
+      .catch(() => {
+        if (asked.signal.aborted) return;
+        again = setTimeout(() => setTries(tries + 1), AGAIN_MS);
+      });
+    return () => {
+      asked.abort();
+      clearTimeout(again);
+    };
+  }, [next, tries]);
   return found;
 }

@@ -5,7 +5,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { get, type Query } from "../api/client";
+import { AGAIN_MS, get, mayPass, type Query } from "../api/client";
 import { feed, type ServerEvent } from "../api/events";
 
 const PAGE = 200;
@@ -80,8 +80,10 @@ class Loader<T extends Item> {
   private work: Promise<void> = Promise.resolve();
   private isOver = false;
   private isLoadingMore = false;
+  private wantsMore = false;
   private askedAt = 0;
   private timer: ReturnType<typeof setTimeout> | 0 = 0;
+  private again: ReturnType<typeof setTimeout> | 0 = 0;
 
   constructor(
     private path: string,
@@ -93,6 +95,7 @@ class Loader<T extends Item> {
   end(): void {
     this.isOver = true;
     clearTimeout(this.timer);
+    clearTimeout(this.again);
   }
 
   see(first: number, last: number): void {
@@ -102,11 +105,14 @@ class Loader<T extends Item> {
   more(): void {
     if (this.isLoadingMore) return;
     this.isLoadingMore = true;
+    this.wantsMore = true;
     this.change(async () => {
       this.isLoadingMore = false;
       const last = this.pages.at(-1);
-      if (last && !last.next) return this.pages;
-      return [...this.pages, await this.page(last?.next ?? undefined, feed.sharing(false))];
+      const isWhole = last && !last.next;
+      const next = isWhole ? null : await this.page(last?.next ?? undefined, feed.sharing(false));
+      this.wantsMore = false;
+      return next ? [...this.pages, next] : this.pages;
     });
   }
 
@@ -181,8 +187,17 @@ class Loader<T extends Item> {
         this.onPages(pages);
         this.onError(null);
       } catch (error) {
-        if (!this.isOver) this.onError(error as Error);
+        if (this.isOver) return;
+        this.onError(error as Error);
+        if (!this.again && mayPass(error)) this.again = setTimeout(() => this.repeat(), AGAIN_MS);
       }
     });
+  }
+
+  /** After a failure: no event need come that would ask again. */
+  private repeat(): void {
+    this.again = 0;
+    if (this.wantsMore) this.more();
+    else this.soon();
   }
 }

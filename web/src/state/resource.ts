@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
-import { address, get, problemIn, type Query } from "../api/client";
+import { address, AGAIN_MS, get, mayPass, problemIn, type Query } from "../api/client";
 import { type Answer, feed, type ServerEvent } from "../api/events";
 import { isSeen, onSight } from "./sight";
 
@@ -78,6 +78,7 @@ export function useResource<T>(
 class Asking<T> {
   private request: AbortController | null = null;
   private timer: ReturnType<typeof setTimeout> | 0 = 0;
+  private again: ReturnType<typeof setTimeout> | 0 = 0;
   private askedAt = 0;
   private isWanted = false;
 
@@ -120,6 +121,7 @@ class Asking<T> {
 
   end(): void {
     clearTimeout(this.timer);
+    clearTimeout(this.again);
     this.request?.abort();
     this.request = null;
     this.onValue = () => undefined;
@@ -134,11 +136,16 @@ class Asking<T> {
     const request = new AbortController();
     this.request = request;
     this.askedAt = Date.now();
+    clearTimeout(this.again);
     try {
       this.onValue(await get<T>(this.path, this.query, request.signal, headers));
       this.onError(null);
     } catch (error) {
       this.onError(error as Error);
+      // What is asked for once would stay unknown.
+      if (!request.signal.aborted && mayPass(error)) {
+        this.again = setTimeout(() => this.soon(), AGAIN_MS);
+      }
     }
     this.request = null;
     if (this.isWanted) {

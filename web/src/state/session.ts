@@ -16,6 +16,9 @@ export type SessionState =
 
 const RANKS: Record<Role, number> = { viewer: 0, member: 1, maintainer: 2, administrator: 3 };
 
+// Tells the other tabs of this browser that somebody has signed in: all have one cookie.
+const tabs = new BroadcastChannel("gpuyard.signed-in");
+
 class Session {
   readonly state = new Store<SessionState>({ kind: "asking" });
 
@@ -26,10 +29,19 @@ class Session {
       const who = await get<WhoAmI>("/api/v1/whoami");
       this.state.set({ kind: "in", who });
       void feed.run();
+      tabs.postMessage(null);
     } catch (error) {
+      // What was typed stays behind the sign-in.
+      if (this.state.value.kind === "expired") throw error;
       const isOut = error instanceof Problem && error.isSignedOut;
       this.state.set({ kind: isOut ? "out" : "down" });
     }
+  }
+
+  /** Somebody has signed in in another tab. */
+  async follow(): Promise<void> {
+    const { kind } = this.state.value;
+    if (kind === "out" || kind === "expired") await this.begin().catch(() => undefined);
   }
 
   /** Their rights may have changed. */
@@ -61,5 +73,6 @@ async function signInByLink(): Promise<void> {
 }
 
 export const session = new Session();
+tabs.addEventListener("message", () => void session.follow());
 onSignedOut(() => session.end());
 feed.listen((event) => /^(user|project)\./.test(event.kind) && void session.askAgain());

@@ -88,11 +88,17 @@ class DockerDaemon:
     async def use_of(self, job_id: str) -> ProgramUse | None:
         """What a container uses now; None where that is not known."""
         async with self._asking_for_use:
-            container = await self.find(job_id)
+            client = await self.client()
             try:
-                stats = await self.call(_stats_of, container)
+                stats = await self.call(_stats_of, client, job_id)
+            except NotFound:
+                raise JobNotFoundError(job_id, _PROVIDER) from None
             except APIError as error:
                 message = f"Docker: {error.explanation or error}"
+                raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
+            except TimeoutError as error:
+                # It is slow, not away: no container has ended with it.
+                message = f"Docker's daemon measures too slowly: {error}"
                 raise ProviderError(message, _PROVIDER, "TIMEOUT") from None
         return use_in(stats)
 
@@ -102,13 +108,18 @@ class DockerDaemon:
             self._client.close()
 
 
-def _stats_of(container: Container) -> Mapping[str, Any]:
-    """The daemon's answer; empty if the daemon is older than Docker 20.10."""
+def _stats_of(client: docker.DockerClient, job_id: str) -> Mapping[str, Any]:
+    """The daemon's answer; empty if the daemon is older than Docker 20.10. TimeoutError
+    if it is connected and takes too long.
+    """
     try:
+        container = client.containers.get(job_id)
         # Without `one_shot` the daemon looks twice, for a second.
         stats: Any = container.stats(stream=False, one_shot=True)
     except InvalidVersion:
         return {}
+    except requests.exceptions.ReadTimeout as error:
+        raise TimeoutError(str(error)) from None
     return stats
 
 

@@ -4,7 +4,7 @@ remove them.
 
 from typing import Any
 
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import GpuyardError, RefusedError
 from gpuyard.domain.joining import (
     Invitation,
     KnownInvitation,
@@ -28,8 +28,14 @@ async def invite_node(app_state: TheAppState, body: NewInvitation) -> Invitation
             'Set agents_listen = "0.0.0.0:7433" in [server] of gpuyard.toml, and'
             " restart it.",
         )
-    made, secret = await app_state.controller.joined_nodes.invite(body)
-    await door.expect_machines()
+    joined_nodes = app_state.controller.joined_nodes
+    made, secret = await joined_nodes.invite(body)
+    try:
+        await door.expect_machines()
+    except GpuyardError:
+        # Its code is shown to nobody.
+        await joined_nodes.revoke(made.id)
+        raise
     return Invitation(
         id=made.id,
         name=made.name,
