@@ -32,7 +32,7 @@ def _size(model: Thing) -> float:
     return sum(weight.count for weight in weights_of(model))
 
 
-def leave_out(loser: Thing, branch: Branch) -> None:
+def leave_out(loser: Value, branch: Branch) -> None:
     """The branch of the smaller model is not taken: neither what it made of the model
     counts, nor its optimiser.
     """
@@ -53,7 +53,7 @@ def choose_names(
 ) -> None:
     """Let names that both branches give a model have the larger one."""
     for name, value in then.items():
-        other = names.get(name)
+        other: Value = names.get(name)
         is_new = before.get(name) is not value and before.get(name) is not other
         if value is other or not is_new or not (is_model(value) and is_model(other)):
             continue
@@ -66,9 +66,10 @@ def choose_names(
 
 def choose_attributes(first: Branch, second: Branch) -> None:
     """The same for attributes of objects."""
+    in_second = {(id(owner), name) for owner, name, _ in second.attributes}
     for owner, name, value in first.attributes:
-        other = owner.attributes.get(name)
-        is_both = any(o is owner and n == name for o, n, _ in second.attributes)
+        other: Value = owner.attributes.get(name)
+        is_both = (id(owner), name) in in_second
         if value is other or not is_both or not (is_model(value) and is_model(other)):
             continue
         kept = larger(value, other)

@@ -8,8 +8,8 @@ once, and so is one of which nobody knows how often it runs.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from gpuyard.insight.needs import operators
 from gpuyard.insight.needs.branches import (
@@ -29,6 +29,7 @@ from gpuyard.insight.needs.values import UNKNOWN, Loop, Scope, Thing, Value
 # A loop over one of these is taken for training.
 _COUNTERS = ("epoch", "step", "iter")
 _MOST_WHILE = 64
+_Follow: TypeAlias = Callable[[], Ending | None]
 
 
 class Flow(Imports):
@@ -50,11 +51,21 @@ class Flow(Imports):
         truth = operators.decided(self.evaluate(node.test, scope))
         if truth is not UNKNOWN:
             return self.block(node.body if truth else node.orelse, scope)
+        return self._either(
+            lambda: self.block(node.body, scope),
+            lambda: self.block(node.orelse, scope),
+            scope,
+        )
+
+    def _either(
+        self, follow_first: _Follow, follow_second: _Follow, scope: Scope
+    ) -> Ending | None:
+        """Follow two branches, of which nobody knows which one is taken."""
         before = dict(scope.names)
-        (first, one) = self._branch(node.body, scope)
+        (first, one) = self._branch(follow_first)
         then = scope.names
         scope.names = dict(before)
-        (second, other) = self._branch(node.orelse, scope)
+        (second, other) = self._branch(follow_second)
         if first is None or first.kind != "raise":
             choose_names(scope.names, before, then, one, other)
             choose_attributes(one, other)
@@ -65,11 +76,9 @@ class Flow(Imports):
         scope.returned += [each.value for each in returned]
         return None
 
-    def _branch(
-        self, statements: list[ast.stmt], scope: Scope
-    ) -> tuple[Ending | None, Branch]:
+    def _branch(self, follow: _Follow) -> tuple[Ending | None, Branch]:
         (calls, assigned) = (len(self.calls), len(self._assigned))
-        ending = self.block(statements, scope)
+        ending = follow()
         return ending, Branch(self.calls[calls:], self._assigned[assigned:])
 
     def _one_of(self, first: Ending, returned: list[Ending]) -> Ending:
@@ -180,16 +189,23 @@ class Flow(Imports):
         return ending
 
     def _match(self, node: ast.Match, scope: Scope) -> Ending | None:
-        subject = self.evaluate(node.subject, scope)
-        for case in node.cases:
-            match case.pattern:
-                case ast.MatchValue():
-                    wanted = self.evaluate(case.pattern.value, scope)
-                    truth = operators.compare(ast.Eq, subject, wanted)
-                case _:
-                    truth = True if case.guard is None else UNKNOWN
+        return self._cases(self.evaluate(node.subject, scope), node.cases, scope)
+
+    def _cases(
+        self, subject: Value, cases: Sequence[ast.match_case], scope: Scope
+    ) -> Ending | None:
+        for at, case in enumerate(cases):
+            truth: Value = True if case.guard is None else UNKNOWN
+            if isinstance(case.pattern, ast.MatchValue):
+                wanted = self.evaluate(case.pattern.value, scope)
+                truth = operators.compare(ast.Eq, subject, wanted)
             if truth is True:
                 return self.block(case.body, scope)
             if truth is UNKNOWN:
-                self.block(case.body, scope)
+                body = case.body
+                return self._either(
+                    lambda body=body: self.block(body, scope),
+                    lambda at=at: self._cases(subject, cases[at + 1 :], scope),
+                    scope,
+                )
         return None

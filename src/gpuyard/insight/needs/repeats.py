@@ -54,7 +54,7 @@ def has_models(values: Iterable[Value]) -> bool:
 def note_kept(repeat: Repeat, values: Iterable[Value]) -> None:
     """Note whether one of these values is a list that ends with a model of a loop."""
     for value in values:
-        last = value[-1] if isinstance(value, list) and value else None
+        last: Value = value[-1] if isinstance(value, list) and value else None
         is_model = isinstance(last, Thing) and "is_model" in last.facts
         if is_model and repeat in last.facts.get("repeats", ()):
             repeat.keeps = True
@@ -62,6 +62,8 @@ def note_kept(repeat: Repeat, values: Iterable[Value]) -> None:
 
 def settle_repeats(calls: Sequence[LibraryCall]) -> None:
     """Count the layers that loops make as often as these run."""
+    if not any("repeats" in call.thing.facts for call in calls):
+        return
     found: dict[int, tuple[Parameter, int]] = {}
     for call in calls:
         thing = call.thing

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.insight.needs.tools import program_of_tool
 from tests.support.read_programs import needs
 
 TORCH = "import os, torch\nfrom torch import nn\n"
@@ -42,6 +43,15 @@ def test_a_loop_that_nobody_can_count_makes_the_confidence_low(
     assert found["parameters"] == 10_000
     assert found["confidence"] == "low"
     assert "nobody knows how often" in str(found["lines"])
+
+
+def test_an_encoder_of_unknown_layers_makes_the_confidence_low() -> None:
+    layer = "nn.TransformerEncoderLayer(64, 8)"
+    found = _of_layers(
+        f"self.a = nn.TransformerEncoder({layer}, int(os.environ['N']))",
+    )
+    assert found["parameters"] == _of_layers(f"self.a = {layer}")["parameters"]
+    assert found["confidence"] == "low"
 
 
 @pytest.mark.parametrize("lines", [*_LOOPS[:2], *_LOOPS[3:]])
@@ -88,6 +98,8 @@ _LARGE = "nn.Linear(1000, 1000, bias=False)"
     [
         "if unknown():\n    net = {}\nelse:\n    net = {}\n",
         "net = {} if unknown() else {}\n",
+        "match unknown():\n    case 1:\n        net = {}\n    case _:\n"
+        "        net = {}\n",
         "def made():\n    if unknown():\n        return {}\n    return {}\nnet = made()\n",
         "def made():\n    if unknown():\n        return {}\n    else:\n"
         "        return {}\nnet = made()\n",
@@ -95,7 +107,7 @@ _LARGE = "nn.Linear(1000, 1000, bias=False)"
         "        if unknown():\n            self.a = {}\n        else:\n"
         "            self.a = {}\nnet = Net()\n",
     ],
-    ids=["if", "expression", "return", "returns", "attribute"],
+    ids=["if", "expression", "match", "return", "returns", "attribute"],
 )
 def test_the_larger_of_two_models_counts(code: str, pair: tuple[str, str]) -> None:
     found = needs(f"{TORCH}from mine import unknown\n{code.format(*pair)}{TRAINED}")
@@ -173,3 +185,12 @@ def test_images_that_a_program_enlarges_itself_make_the_confidence_medium() -> N
     assert needs(source)["confidence"] == "high"
     enlarged = f"{source}nn.functional.interpolate(net(x), scale_factor=2)\n"
     assert needs(enlarged)["confidence"] == "medium"
+
+
+def test_options_of_vllm_split_the_weights() -> None:
+    words = ["serve", "gpt2", "--tensor-parallel-size=4", "-pp", "2"]
+    program = program_of_tool(["vllm", *words])
+    assert program is not None
+    assert "tensor_parallel_size=4, pipeline_parallel_size=2" in program
+    wrong = program_of_tool(["vllm", *words[:2], "-tp", "1); f("])
+    assert wrong == "from vllm import LLM\nLLM('gpt2')\n"
