@@ -2,7 +2,11 @@
 
 from gpuyard.insight.needs.facts import Facts
 from gpuyard.insight.needs.gpus import uses_tpu
-from gpuyard.insight.needs.layer_costs import has_convolutions, is_sequence_model
+from gpuyard.insight.needs.layer_costs import (
+    has_convolutions,
+    hides_sizes,
+    is_sequence_model,
+)
 from gpuyard.insight.needs.made_models import Model, vision_in
 from gpuyard.insight.needs.memory import Memory, length_of
 from gpuyard.insight.needs.training import Training
@@ -44,6 +48,8 @@ def _missing(facts: Facts) -> list[str]:
         found.append("no model was found")
     if any(model.unknown for model in facts.models):
         found.append("the size of a model is not known")
+    if any(model.uncounted for model in facts.models):
+        found.append("how many layers a loop makes is not known")
     return found
 
 
@@ -52,6 +58,13 @@ def _is_for_images(model: Model) -> bool:
     if vision is not None:
         return not vision.resizes
     return has_convolutions(model.thing)
+
+
+def _hides_images(facts: Facts, model: Model) -> bool:
+    """Whether a model of convolutions works on sizes that its layers do not say."""
+    if model.kind != "own" or vision_in(model) is not None:
+        return False
+    return facts.resizes_itself or hides_sizes(model.thing)
 
 
 def _has_sequences(model: Model) -> bool:
@@ -74,6 +87,8 @@ def _assumed(facts: Facts, training: Training) -> list[str]:
         found.append(f"a batch of {facts.batch.value:g} is assumed")
     if facts.pixels is None and any(map(_is_for_images, facts.models)):
         found.append("the size of the images is assumed")
+    if any(_hides_images(facts, model) for model in facts.models):
+        found.append("what its convolutions keep cannot be followed")
     for model in facts.models[:1]:
         if _has_sequences(model):
             (length, is_said) = length_of(facts, model)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpuyard.insight.needs import operators
+from gpuyard.insight.needs.branches import Branch, is_model, larger, leave_out
+from gpuyard.insight.needs.repeats import Repeat
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -64,7 +66,9 @@ class Expressions(ABC):
         self.loops: list[Loop] = []
         self.commands: list[Function] = []
         self.steps_left = MOST_STEPS
-        self._evaluators: dict[type, Callable[[Any, Scope], Value]] = {
+        # The loops of which one round is being followed for all.
+        self.repeats: tuple[Repeat, ...] = ()
+        self.evaluators: dict[type, Callable[[Any, Scope], Value]] = {
             ast.Constant: self._constant,
             ast.Name: self._name,
             ast.Attribute: self._attribute,
@@ -79,10 +83,6 @@ class Expressions(ABC):
             ast.Set: self._list,
             ast.Dict: self._dict,
             ast.Subscript: self._subscript,
-            ast.ListComp: self._comprehension,
-            ast.GeneratorExp: self._comprehension,
-            ast.SetComp: self._comprehension,
-            ast.DictComp: self._dict_comprehension,
             ast.JoinedStr: self._formatted,
             ast.Lambda: self.function,
             ast.NamedExpr: self._named,
@@ -133,6 +133,8 @@ class Expressions(ABC):
 
     def record(self, thing: Thing, receiver: Value = None) -> None:
         """Note a call of a library."""
+        if self.repeats:
+            thing.facts.setdefault("repeats", self.repeats)
         self.calls.append(LibraryCall(thing, receiver))
 
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Value:
@@ -142,7 +144,7 @@ class Expressions(ABC):
         self.steps_left -= 1
         if self.steps_left < 0:
             raise OutOfSteps
-        evaluator = self._evaluators.get(type(node))
+        evaluator = self.evaluators.get(type(node))
         return evaluator(node, scope) if evaluator else UNKNOWN
 
     def place(self, node: ast.AST, scope: Scope) -> Place:
@@ -248,7 +250,7 @@ class Expressions(ABC):
     def _unary(self, node: ast.UnaryOp, scope: Scope) -> Value:
         operand = self.evaluate(node.operand, scope)
         if isinstance(node.op, ast.Not):
-            truth = operators.truth(operand)
+            truth = operators.decided(operand)
             return truth if truth is UNKNOWN else not truth
         return operators.unary(type(node.op), operand)
 
@@ -277,11 +279,21 @@ class Expressions(ABC):
         return result
 
     def _choice(self, node: ast.IfExp, scope: Scope) -> Value:
-        truth = operators.truth(self.evaluate(node.test, scope))
+        truth = operators.decided(self.evaluate(node.test, scope))
         if truth is not UNKNOWN:
             return self.evaluate(node.body if truth else node.orelse, scope)
-        value = self.evaluate(node.body, scope)
-        return value if value is not UNKNOWN else self.evaluate(node.orelse, scope)
+        (start, value) = (len(self.calls), self.evaluate(node.body, scope))
+        if value is not UNKNOWN and not is_model(value):
+            return value
+        (middle, other) = (len(self.calls), self.evaluate(node.orelse, scope))
+        if not is_model(value) or not is_model(other) or value is other:
+            return other if value is UNKNOWN else value
+        kept = larger(value, other)
+        (loser, calls) = (other, self.calls[middle:])
+        if kept is other:
+            (loser, calls) = (value, self.calls[start:middle])
+        leave_out(loser, Branch(calls, ()))
+        return kept
 
     def elements(self, nodes: Iterable[ast.expr], scope: Scope) -> list[Value]:
         """The values of expressions, with those of `*list` in place."""
@@ -362,70 +374,6 @@ class Expressions(ABC):
             self.evaluate(part, scope) for part in (node.lower, node.upper, node.step)
         ]
         return slice(*parts) if UNKNOWN not in parts else UNKNOWN
-
-    def _comprehension(self, node: Any, scope: Scope) -> Value:
-        inner = Scope(scope.path, parent=scope, owner=scope.owner)
-        found: list[Value] = []
-        complete = self._generate(
-            node.generators, inner, lambda: found.append(self.evaluate(node.elt, inner))
-        )
-        return found if complete else self._chosen_weights(node, scope)
-
-    def _chosen_weights(self, node: Any, scope: Scope) -> Value:
-        """The weights of a model, of which a comprehension chooses some; UNKNOWN if
-        these are not what it runs over.
-        """
-        first: ast.comprehension = node.generators[0]
-        names = [
-            each.id for each in ast.walk(first.target) if isinstance(each, ast.Name)
-        ]
-        is_choice = isinstance(node.elt, ast.Name) and node.elt.id in names
-        if not is_choice or len(node.generators) > 1:
-            return UNKNOWN
-        over = self.evaluate(first.iter, scope)
-        return over if isinstance(over, Thing) and "of" in over.facts else UNKNOWN
-
-    def _dict_comprehension(self, node: ast.DictComp, scope: Scope) -> Value:
-        inner = Scope(scope.path, parent=scope, owner=scope.owner)
-        found: dict[Value, Value] = {}
-
-        def add() -> None:
-            key = self.evaluate(node.key, inner)
-            value = self.evaluate(node.value, inner)
-            if isinstance(key, str | int):
-                found[key] = value
-
-        complete = self._generate(node.generators, inner, add)
-        return found if complete else UNKNOWN
-
-    def _generate(
-        self,
-        generators: list[ast.comprehension],
-        scope: Scope,
-        add: Callable[[], None],
-    ) -> bool:
-        """Call `add` for each element of a comprehension; False if nobody knows
-        over what it runs.
-        """
-        if not generators:
-            add()
-            return True
-        first = generators[0]
-        over = self.evaluate(first.iter, scope)
-        rounds = self.rounds(over)
-        if rounds is None or len(rounds) > MOST_ROUNDS:
-            self.assign(first.target, UNKNOWN, scope)
-            self._generate(generators[1:], scope, add)
-            return False
-        complete = True
-        for each in rounds:
-            self.assign(first.target, each, scope)
-            truths = [operators.truth(self.evaluate(test, scope)) for test in first.ifs]
-            if UNKNOWN in truths:
-                complete = False
-            elif all(truths):
-                complete = self._generate(generators[1:], scope, add) and complete
-        return complete
 
     def rounds(self, over: Value) -> "list[Value] | range | tuple[Value, ...] | None":
         """The elements over which a loop runs; None if nobody knows them."""

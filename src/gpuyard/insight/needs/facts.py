@@ -16,6 +16,7 @@ from gpuyard.insight.needs.named_options import (
     options_given,
     read_deepspeed,
 )
+from gpuyard.insight.needs.repeats import settle_repeats
 from gpuyard.insight.needs.tables import KnownData
 from gpuyard.insight.needs.unseen_transformers import sized_transformer
 from gpuyard.insight.needs.values import (
@@ -96,6 +97,11 @@ _NO_BATCH = re.compile(r"eval|val|test|pred|infer|sample|total|global|effective"
 _GRADIENTS = re.compile(
     r"\.backward\(|\b(?:jax|nnx|eqx|hk)\.(?:value_and_)?grad\b|GradientTape\("
 )
+# What enlarges images, or convolves them, without a layer of its own.
+_RESIZES = re.compile(
+    r"\b(?:interpolate|pixel_shuffle|PixelShuffle|upsample|upfirdn2d)\("
+    r"|\bconv(?:_transpose)?[123]d\(|\bconv2d_(?:resample|gradfix)\b"
+)
 _TRAINS = re.compile(r"\boptim|Trainer\b|\.fit\(|_train\b|\btrain_")
 _MOST_SETTINGS = 20_000
 
@@ -128,6 +134,7 @@ class Facts:
     examples: Said | None = None
     complete: bool = True
     own_attention: bool = False
+    resizes_itself: bool = False
     takes_gradients: bool = False
     trains: bool = False
 
@@ -145,6 +152,7 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     found.complete = host.steps_left > 0 and not host.sources.is_cut
     texts = _texts_followed(host)
     found.own_attention = _has_own_attention(texts)
+    found.resizes_itself = any(map(_RESIZES.search, texts))
     found.takes_gradients = any(map(_GRADIENTS.search, texts))
     found.trains = found.takes_gradients or any(map(_TRAINS.search, texts))
     found.settings = {**_settings(scope), **_short_names(scope)}
@@ -155,6 +163,7 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     read_deepspeed(host)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
+    settle_repeats(host.calls)
     settle_averages(host.calls)
     found.models = models_of(host.calls)
     is_known = any(not model.unknown for model in found.models)

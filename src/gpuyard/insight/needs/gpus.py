@@ -58,12 +58,15 @@ _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """How many GPUs on each of how many nodes, and where that stands."""
+    """How many GPUs on each of how many nodes, and where that stands. `in_one`: one
+    process sees them all.
+    """
 
     count: int
     nodes: int = 1
     place: Place | None = None
     reason: str = ""
+    in_one: bool = False
 
 
 def gpu_sign(
@@ -208,7 +211,9 @@ def gpus_of(
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if re.fullmatch(r"\d+(,\d+)+", visible):
         return GpuCount(
-            visible.count(",") + 1, reason=f"CUDA_VISIBLE_DEVICES={visible}"
+            visible.count(",") + 1,
+            reason=f"CUDA_VISIBLE_DEVICES={visible}",
+            in_one=True,
         )
     return _scripted(sources) or GpuCount(1)
 
@@ -263,15 +268,14 @@ def _count_of(thing: Thing) -> GpuCount | None:
     if last == "ScalingConfig" and thing.keywords.get("use_gpu") is True:
         count = whole(thing.argument(0, "num_workers"))
         return GpuCount(count, 1, placed(thing)) if count else None
-    if last in ("train", "LLM"):
-        devices = thing.keywords.get(
-            "device", thing.keywords.get("tensor_parallel_size")
-        )
-        count = (
-            _number_of_devices(devices)
-            if last == "LLM" or isinstance(devices, list)
-            else None
-        )
+    if last == "LLM":
+        names = ("tensor_parallel_size", "pipeline_parallel_size")
+        ways = [_number_of_devices(thing.keywords.get(name, 1)) for name in names]
+        count = (ways[0] or 1) * (ways[1] or 1)
+        return GpuCount(count, 1, placed(thing)) if count > 1 else None
+    if last == "train":
+        devices = thing.keywords.get("device")
+        count = _number_of_devices(devices) if isinstance(devices, list) else None
         return GpuCount(count, 1, placed(thing)) if count else None
     return None
 

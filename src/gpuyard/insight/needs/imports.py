@@ -2,12 +2,12 @@
 
 import ast
 
-from gpuyard.insight.needs.expressions import Expressions
+from gpuyard.insight.needs.comprehensions import Comprehensions
 from gpuyard.insight.needs.scopes import public_names
 from gpuyard.insight.needs.values import UNKNOWN, External, Scope, Value
 
 
-class Imports(Expressions):
+class Imports(Comprehensions):
     """Follows `import` statements."""
 
     def follow_import(self, node: ast.Import, scope: Scope) -> None:

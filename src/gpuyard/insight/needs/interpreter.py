@@ -1,8 +1,7 @@
 """Follows a program from its first line, as far as its text allows, without running
 any of it.
 
-A condition that nobody can know is followed both ways. A loop that trains is followed
-once. What the program asks of libraries is noted in `calls`.
+What the program asks of libraries is noted in `calls`.
 """
 
 # The values of a followed program can be anything.
@@ -12,22 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gpuyard.insight.needs import operators
+from gpuyard.insight.needs.branches import chosen_return
 from gpuyard.insight.needs.expressions import (
-    MOST_ROUNDS,
     OutOfSteps,
     code_of,
 )
-from gpuyard.insight.needs.imports import Imports
-from gpuyard.insight.needs.library import Library
+from gpuyard.insight.needs.flow import Flow
 from gpuyard.insight.needs.scopes import (
     Ending,
     add_keyword,
     bind,
     is_class_scope,
     is_suggestion,
-    known_value,
-    merge,
-    trains,
 )
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
@@ -35,7 +30,6 @@ from gpuyard.insight.needs.values import (
     Bound,
     External,
     Function,
-    Loop,
     Method,
     Scope,
     Thing,
@@ -45,25 +39,19 @@ from gpuyard.insight.needs.values import (
 )
 
 _DEEPEST = 40
-# A loop over one of these is taken for training.
-_COUNTERS = ("epoch", "step", "iter")
-_MOST_WHILE = 64
 # A program that never calls what it defines is a library; these are tried.
 _LIKELY = ("main", "train", "run", "fit", "training", "finetune", "train_model")
 _MOST_TRIED = 6
 
 
-class Interpreter(Imports):
+class Interpreter(Flow):
     """Follows the program of `sources` with these command-line arguments."""
 
     def __init__(self, sources: Sources, arguments: Sequence[str]) -> None:
         super().__init__(sources, arguments)
-        self._library = Library(self)
         self._modules: dict[str, Scope] = {}
         self._depth = 0
-        self._loop_depth = 0
         self._called: set[int] = set()
-        self._trains: dict[int, bool] = {}
         self._statements: dict[type, Callable[[Any, Scope], Ending | None]] = {
             ast.Expr: self._expression,
             ast.Assign: self._assignment,
@@ -190,7 +178,10 @@ class Interpreter(Imports):
             ending = self.block(function.node.body, scope)
         finally:
             self._depth -= 1
-        return ending.value if ending and ending.kind == "return" else None
+        value = ending.value if ending and ending.kind == "return" else None
+        if scope.returned:
+            return chosen_return([*scope.returned, value]) or value
+        return value
 
     def _instance(
         self,
@@ -268,7 +259,7 @@ class Interpreter(Imports):
         old = self.evaluate(node.target, scope)
         value = self.evaluate(node.value, scope)
         if isinstance(old, list) and isinstance(value, list | tuple):
-            old.extend(value[:MOST_ROUNDS])
+            old.extend(value[: max(operators.LONGEST - len(old), 0)])
             return
         if self._loop_depth and number(old) is not None:
             return  # a counter; what it comes to is not known
@@ -300,6 +291,7 @@ class Interpreter(Imports):
         match owner:
             case Thing():
                 self._library.set_attribute(owner, target.attr, value)
+                self._assigned.append((owner, target.attr, value))
             case Scope():
                 owner.names[target.attr] = value
             case UserClass():
@@ -370,96 +362,6 @@ class Interpreter(Imports):
         inner.names["__class__"] = made
         self.block(node.body, inner)
 
-    def _if(self, node: ast.If, scope: Scope) -> Ending | None:
-        truth = operators.truth(self.evaluate(node.test, scope))
-        if truth is not UNKNOWN:
-            return self.block(node.body if truth else node.orelse, scope)
-        before = dict(scope.names)
-        first = self.block(node.body, scope)
-        then = scope.names
-        scope.names = dict(before)
-        second = self.block(node.orelse, scope)
-        if first is None or first.kind != "raise":
-            merge(scope.names, before, then)
-        returned = [e for e in (first, second) if e and e.kind == "return"]
-        if first and second:
-            return next((e for e in returned if e.value is not UNKNOWN), first)
-        return None
-
-    def _for(self, node: ast.For, scope: Scope) -> Ending | None:
-        over = self.evaluate(node.iter, scope)
-        rounds = self.rounds(over)
-        if self._is_training(node):
-            return self._training_loop(node, over, rounds, scope)
-        if rounds is None or len(rounds) > MOST_ROUNDS:
-            first = rounds[0] if rounds else self._library.element(over)
-            return self._round(node, first, scope, certain=False)
-        for each in rounds:
-            ending = self._round(node, each, scope)
-            if ending and ending.kind in ("return", "raise"):
-                return ending
-            if ending and ending.kind == "break":
-                break
-        return None
-
-    def _round(
-        self, node: ast.For, element: Value, scope: Scope, *, certain: bool = True
-    ) -> Ending | None:
-        self.assign(node.target, element, scope)
-        ending = self.block(node.body, scope)
-        if (
-            ending
-            and ending.kind == "return"
-            and not certain
-            and not known_value(ending)
-        ):
-            return None
-        return ending if certain or (ending and ending.kind == "return") else None
-
-    def _training_loop(
-        self, node: ast.For, over: Value, rounds: Any, scope: Scope
-    ) -> Ending | None:
-        count = len(rounds) if rounds is not None else None
-        target = code_of(node.target)
-        place = self.place(node, scope)
-        self.loops.append(Loop(place, target, count, over, self._loop_depth))
-        if count == 0:
-            return None
-        self._loop_depth += 1
-        first = rounds[0] if rounds else self._library.element(over)
-        self.assign(node.target, first, scope)
-        self.block(node.body, scope)
-        self._loop_depth -= 1
-        return None
-
-    def _is_training(self, node: ast.For | ast.While) -> bool:
-        found = self._trains.get(id(node))
-        if found is None:
-            target = code_of(node.target).lower() if isinstance(node, ast.For) else ""
-            found = any(word in target for word in _COUNTERS) or any(
-                trains(each) for each in ast.walk(node)
-            )
-            self._trains[id(node)] = found
-        return found
-
-    def _while(self, node: ast.While, scope: Scope) -> Ending | None:
-        if self._is_training(node):
-            self.loops.append(self._library.while_loop(node, scope, self._loop_depth))
-            self._loop_depth += 1
-            self.block(node.body, scope)
-            self._loop_depth -= 1
-            return None
-        for _ in range(_MOST_WHILE):
-            truth = operators.truth(self.evaluate(node.test, scope))
-            if truth is False:
-                return None
-            ending = self.block(node.body, scope)
-            if ending and ending.kind in ("return", "raise"):
-                return ending
-            if truth is UNKNOWN or ending or isinstance(node.test, ast.Constant):
-                return None
-        return None
-
     def _with(self, node: ast.With, scope: Scope) -> Ending | None:
         for item in node.items:
             value = self.evaluate(item.context_expr, scope)
@@ -477,18 +379,3 @@ class Interpreter(Imports):
 
     def _return(self, node: ast.Return, scope: Scope) -> Ending:
         return Ending("return", self.evaluate(node.value, scope))
-
-    def _match(self, node: ast.Match, scope: Scope) -> Ending | None:
-        subject = self.evaluate(node.subject, scope)
-        for case in node.cases:
-            match case.pattern:
-                case ast.MatchValue():
-                    wanted = self.evaluate(case.pattern.value, scope)
-                    truth = operators.compare(ast.Eq, subject, wanted)
-                case _:
-                    truth = True if case.guard is None else UNKNOWN
-            if truth is True:
-                return self.block(case.body, scope)
-            if truth is UNKNOWN:
-                self.block(case.body, scope)
-        return None

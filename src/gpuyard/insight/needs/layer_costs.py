@@ -14,6 +14,7 @@ _CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
 _UPSAMPLING = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 _POOLS = ("MaxPool1d", "MaxPool2d", "AvgPool2d")
 _NORMS = ("BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm2d")
+_UNFOLLOWED = ("Conv1d", "ConvTranspose1d", "Conv3d", "ConvTranspose3d")
 _LARGEST_SIDE = 2048
 _SMALLEST_PATCH = 2
 # A norm keeps its input, and the next layer keeps the output of the activation between
@@ -33,6 +34,23 @@ def has_convolutions(model: Thing) -> bool:
     """Whether a model works on images or on signals."""
     layers = {part.facts.get("layer") for part in parts_of(model)}
     return bool(layers & {"Conv2d", "Conv3d", "ConvTranspose2d", "Conv2D"})
+
+
+def hides_sizes(model: Thing) -> bool:
+    """Whether a model convolves signals or volumes, whose sizes are not read, or with
+    weights of its own.
+    """
+    for part in parts_of(model):
+        if part.facts.get("layer") in _UNFOLLOWED:
+            return True
+        if part.user_class is not None and any(
+            isinstance(each, Parameter)
+            and sum(size > 1 for size in each.shape) >= 3
+            and len(each.shape) >= 4
+            for each in part.attributes.values()
+        ):
+            return True
+    return False
 
 
 def is_sequence_model(model: Thing) -> bool:
@@ -60,6 +78,7 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     side_of: dict[int, float] = {}
     for part in parts_of(model):
         layer = part.facts.get("layer")
+        times = part.facts.get("times", 1)
         if layer in _CONVOLUTIONS or layer in _UPSAMPLING:
             if _begins_branch(part, width):
                 side = side_of.get(part.attributes["in_channels"], side)
@@ -68,13 +87,13 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             count = weight.count if isinstance(weight, Parameter) else 0
             width = whole(part.attributes.get("out_channels")) or width
             macs += count * side**2
-            activations += width * side**2
+            activations += times * width * side**2
         elif layer in _POOLS:
             side = max(side / (whole(part.facts.get("stride")) or 2), 1.0)
         elif layer == "AdaptiveAvgPool2d":
             side = float(whole(part.facts.get("output")) or 1)
         elif layer in _NORMS:
-            activations += width * side**2
+            activations += times * width * side**2
         elif layer == "Upsample":
             side = min(side * 2, _LARGEST_SIDE)
         elif layer == "Linear":
@@ -82,14 +101,14 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             tokens = patches.tokens_of(part) if patches else 1.0
             macs += tokens * (weight.count if isinstance(weight, Parameter) else 0)
             activations += (
-                tokens * 2 * (whole(part.attributes.get("out_features")) or 0)
+                times * tokens * 2 * (whole(part.attributes.get("out_features")) or 0)
             )
         elif layer == "LayerNorm" and patches:
             weight = part.attributes.get("weight")
             count = weight.count if isinstance(weight, Parameter) else 0
             activations += count * patches.tokens_of(part)
         elif "output_shape" in part.facts:
-            activations += 2 * prod(part.facts["output_shape"])
+            activations += times * 2 * prod(part.facts["output_shape"])
         side_of[width] = side
     return LayerCosts(macs / 1e9, _BESIDES * activations / 1e6)
 
@@ -172,13 +191,14 @@ def token_activations(model: Thing) -> float:
     for part in parts_of(model):
         weight = part.attributes.get("weight")
         layer = part.facts.get("layer")
+        times = part.facts.get("times", 1)
         if layer == "Linear" and isinstance(weight, Parameter):
-            numbers += sum(weight.shape)
+            numbers += times * sum(weight.shape)
         elif layer in ("LayerNorm", "RMSNorm") and isinstance(weight, Parameter):
             numbers += weight.count
         elif layer in ("TransformerEncoder", "Transformer"):
             width = part.facts.get("width") or 0
-            numbers += 17 * width * (part.facts.get("layers") or 1)
+            numbers += times * 17 * width * (part.facts.get("layers") or 1)
         elif layer in ("LSTM", "GRU"):
-            numbers += 8 * (whole(part.attributes.get("hidden_size")) or 0)
+            numbers += times * 8 * (whole(part.attributes.get("hidden_size")) or 0)
     return numbers

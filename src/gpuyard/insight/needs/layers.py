@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from gpuyard.insight.needs.nnx_layers import in_pytorch, is_nnx
+from gpuyard.insight.needs.repeats import Repeat
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Thing, Value, whole
 
 Filler: TypeAlias = Callable[[Thing, "_Arguments"], None]
@@ -211,9 +212,12 @@ def _stack(thing: Thing, given: _Arguments) -> None:
     layer = given.value(0, "encoder_layer")
     if layer is UNKNOWN:
         layer = given.value(0, "decoder_layer")
-    layers = given.size(1, "num_layers")
     if not isinstance(layer, Thing):
         raise UnknownSize
+    layers = whole(given.value(1, "num_layers"))
+    if layers is None:
+        layers = 1
+        thing.facts["repeats"] = (Repeat(thing.place, None, keeps=True),)
     count = sum(each.count for each in weights_of(layer))
     thing.attributes["_weights"] = Parameter(count * layers)
     layer.facts["inside"] = True

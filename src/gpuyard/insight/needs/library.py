@@ -138,6 +138,11 @@ class Library(ModelCalls):
             "dataclasses.replace": self._replace,
         }
 
+    @property
+    def is_building(self) -> bool:
+        """Whether a model is just being made."""
+        return self._building > 0
+
     def attribute(self, name: str) -> Value:
         """What a dotted name of a library means."""
         for short, long in _LONG_NAMES.items():

@@ -76,6 +76,11 @@ def _about(model: Model, is_any_trained: bool) -> str:
     if model.unknown:
         return "the size of this model is not known"
     words = f"{millions(model.parameters)} parameters"
+    if loop := model.uncounted:
+        words += (
+            f" if the loop in line {loop.line} of {loop.path} runs once, and nobody"
+        )
+        words += " knows how often it does"
     if option := model.thing.facts.get("option"):
         words = f"{model.name} (`{option}`): {words}"
     if model.trainable == 0 and is_any_trained:
@@ -102,7 +107,10 @@ def _of_training(training: Training) -> list[Line]:
     if training.checkpointing is not None:
         found.append(Line(training.checkpointing, "activations are computed again"))
     if training.sharding is not None:
-        words = f"{training.sharding.name} shares the training out over its GPUs"
+        name = training.sharding.name
+        words = f"{name} shares the training out over its GPUs"
+        if training.sharding.splits_weights:
+            words = f"{name} gives each of its GPUs a part of the weights"
         found.append(Line(training.sharding.place, words))
     return found
 

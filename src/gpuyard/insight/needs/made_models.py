@@ -19,7 +19,9 @@ _PLAIN_LAYERS = frozenset(
 
 @dataclass(slots=True)
 class Model:
-    """A model that the program makes. `trainable` weights get gradients."""
+    """A model that the program makes. `trainable` weights get gradients. `uncounted` is
+    a loop that makes layers of it, nobody knows how many.
+    """
 
     place: Place
     thing: Thing
@@ -30,6 +32,7 @@ class Model:
     unknown: bool = False
     by_name: bool = False
     incomplete: bool = False
+    uncounted: Place | None = None
 
 
 def placed(thing: Thing) -> Place:
@@ -85,6 +88,7 @@ def model_of(root: Thing, seen: set[int]) -> Model:
         unknown=bool(unknown) or _is_mostly_unknown(parts),
         by_name=any("by_name" in part.facts for part in parts),
         incomplete=any(map(_is_unsized, parts)),
+        uncounted=root.facts.get("uncounted"),
     )
 
 

@@ -67,8 +67,10 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     weights = parameters * precision.weight_bytes + trainable * copies
     if training.lora is not None:
         weights += trainable * 4
+    stage = training.sharding.stage if training.sharding and gpus > 1 else 0
     if training.optimiser is None:
-        return Memory(weights / GB, 0, 0, _forward_only(facts, training) / GB)
+        kept = weights / GB / (gpus if stage >= 3 else 1)
+        return Memory(kept, 0, 0, _forward_only(facts, training) / GB)
     is_small = training.lora is not None or precision.weight_bytes < 2
     gradient_bytes = 4 if is_small else max(precision.weight_bytes, 2)
     gradients = trainable * gradient_bytes
@@ -80,8 +82,9 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
         state_bytes += 4
     elif is_half and state_bytes > 2:
         state_bytes = state_bytes / 2  # they have the type of the weights
+    elif precision.weight_bytes > 4 and state_bytes > 2:
+        state_bytes = state_bytes * 2
     states = trainable * state_bytes
-    stage = training.sharding.stage if training.sharding and gpus > 1 else 0
     return Memory(
         weights=weights / GB / (gpus if stage >= 3 else 1),
         gradients=gradients / GB / (gpus if stage >= 2 else 1),

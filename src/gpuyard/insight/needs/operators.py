@@ -8,7 +8,7 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuyard.insight.needs.values import UNKNOWN, Tensor, Value
+from gpuyard.insight.needs.values import UNKNOWN, Tensor, Thing, Value
 
 # No number of a program's shape is larger; Python's own may take minutes to compute.
 _LARGEST = 10**24
@@ -116,6 +116,15 @@ def truth(value: Value) -> Value:
     if isinstance(value, _PLAIN):
         return bool(value)
     return True
+
+
+def decided(value: Value) -> Value:
+    """The same, for a condition: what a function of a library answers is not known."""
+    if isinstance(value, Thing) and value.user_class is None:
+        is_plain = not {"is_model", "layer", "data", "loader"} & value.facts.keys()
+        if is_plain and value.last_name[:1].islower():
+            return UNKNOWN
+    return truth(value)
 
 
 def _identity(kind: type, left: Value, right: Value) -> Value:

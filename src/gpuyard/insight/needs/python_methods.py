@@ -45,11 +45,11 @@ def python_method(receiver: Value, thing: Thing) -> Value:
 
 
 def _list_method(receiver: list[Value], name: str, arguments: list[Value]) -> Value:
-    if len(receiver) > MOST_ROUNDS * 4:
-        return None
-    if name == "append" and arguments:
+    if name == "append" and arguments and len(receiver) < LONGEST:
         receiver.append(arguments[0])
-    elif name == "extend" and arguments and isinstance(arguments[0], list | tuple):
+    if len(receiver) > MOST_ROUNDS * 4 or name == "append":
+        return None
+    if name == "extend" and arguments and isinstance(arguments[0], list | tuple):
         receiver.extend(arguments[0])
     elif name == "insert" and len(arguments) == 2 and isinstance(arguments[0], int):
         receiver.insert(arguments[0], arguments[1])

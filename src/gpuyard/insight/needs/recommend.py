@@ -3,7 +3,7 @@
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
@@ -150,6 +150,9 @@ def recommend(
     gpus = None
     if sign:
         gpus = launched or gpus_of(facts, sources, arguments, environment)
+    sharding = training.sharding
+    if sharding is not None and sharding.in_one and not (gpus and gpus.in_one):
+        training = replace(training, sharding=None)
     rows = list(Tiers() if tiers is None else tiers)
     return _recommendation(sources, facts, training, gpus, sign, rows)
 

@@ -44,6 +44,8 @@ def work_of(facts: Facts, training: Training) -> Work | str:
     """The work of the training; or what the program does not say of it."""
     if not facts.models or any(model.unknown for model in facts.models):
         return "the size of the model is not known"
+    if training.precision.weight_bytes > 4:
+        return "how fast a GPU computes in fp64 is not known"
     examples = _examples(facts)
     if isinstance(examples, str):
         return examples

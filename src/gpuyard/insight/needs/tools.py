@@ -7,6 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 _MOST_WORDS = 200
 _LONGEST_VALUE = 500
+_LONGEST_COUNT = 5  # digits
+# Options of vLLM, as its class names them.
+_WAYS: Mapping[str, str] = {
+    "--tensor-parallel-size": "tensor_parallel_size",
+    "-tp": "tensor_parallel_size",
+    "--pipeline-parallel-size": "pipeline_parallel_size",
+    "-pp": "pipeline_parallel_size",
+}
 # As Python reads it: without zeros before it.
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _TRAINER = """\
@@ -76,7 +84,20 @@ def _served(words: Sequence[str]) -> str | None:
     names = [word for word in words[1:2] if not word.startswith("-")]
     if words[:1] != ["serve"] or not names:
         return None
-    return f"from vllm import LLM\nLLM({names[0][:_LONGEST_VALUE]!r})\n"
+    options = "".join(f", {name}={count}" for name, count in _ways(words).items())
+    return f"from vllm import LLM\nLLM({names[0][:_LONGEST_VALUE]!r}{options})\n"
+
+
+def _ways(words: Sequence[str]) -> dict[str, str]:
+    """In how many parts options of vLLM split a model."""
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        (option, equals, value) = word.partition("=")
+        given = value if equals else "".join(words[at + 1 : at + 2])
+        name = _WAYS.get(option.replace("_", "-"))
+        if name and _NUMBER.fullmatch(given) and len(given) < _LONGEST_COUNT:
+            found[name] = given
+    return found
 
 
 def _evaluated(words: Sequence[str]) -> str:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from gpuyard.insight.needs.facts import Facts
 from gpuyard.insight.needs.made_models import placed
 from gpuyard.insight.needs.published_models import hidden_of
-from gpuyard.insight.needs.values import External, Place, Thing, Value, number, whole
+from gpuyard.insight.needs.values import (
+    External,
+    LibraryCall,
+    Place,
+    Thing,
+    Value,
+    number,
+    whole,
+)
 
 # Bytes that an optimiser keeps for each weight that it trains.
 _OPTIMISERS: Mapping[str, float] = {
@@ -59,6 +67,7 @@ _TRAINING_METHODS = (
     "fit_one_cycle",
     "fine_tune",
 )
+_DEFAULTS = ("set_default_dtype", "set_default_tensor_type", "set_floatx")
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
@@ -95,11 +104,15 @@ class Precision:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """What several GPUs share out: `stage` as in ZeRO, and 3 for FSDP."""
+    """What several GPUs share out: `stage` as in ZeRO, 3 for FSDP. `splits_weights`:
+    each GPU computes with its own part; `in_one` process, if that is so only there.
+    """
 
     stage: int
     name: str
     place: Place | None = None
+    splits_weights: bool = False
+    in_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +163,9 @@ def _optimiser(facts: Facts) -> Optimiser | None:
         thing = call.thing
         found = _of_name(thing.last_name)
         is_optimiser = "optim" in thing.name.lower() or bool(thing.arguments)
-        if found is not None and is_optimiser and "layer" not in thing.facts:
+        if "left_out" in thing.facts or "layer" in thing.facts:
+            continue
+        if found is not None and is_optimiser:
             if thing.last_name.lower() == "sgd" and not _has_momentum(thing):
                 found = 0
             return Optimiser(thing.last_name, found, placed(thing))
@@ -214,7 +229,7 @@ def _precision(facts: Facts) -> Precision:
     if quantised is not None:
         return quantised
     for call in facts.calls:
-        found = _precision_of(call.thing)
+        found = _double_of(call) or _precision_of(call.thing)
         if found is not None:
             return found
     for thing in facts.named("FileConfig"):
@@ -235,6 +250,31 @@ def _quantised(facts: Facts) -> Precision | None:
         if "qlora" in asked:
             return Precision("4-bit", 0.56, 2, model.place)
     return None
+
+
+def _double_of(call: LibraryCall) -> Precision | None:
+    """What makes numbers of a model, or all of them, ones of 8 bytes."""
+    (thing, receiver) = (call.thing, call.receiver)
+    keywords = thing.keywords
+    kinds = [keywords.get(name) for name in ("dtype", "torch_dtype", "param_dtype")]
+    is_made = thing.facts.get("is_model") or thing.name.endswith(_LOADERS)
+    found = bool(is_made) and any(map(_is_double, kinds))
+    facts = receiver.facts if isinstance(receiver, Thing) else {}
+    if facts.get("is_model") or "layer" in facts:
+        found = found or thing.last_name == "double"
+        is_cast = thing.last_name in ("to", "type")
+        found = found or (is_cast and any(map(_is_double, [*thing.arguments, *kinds])))
+    if thing.last_name in _DEFAULTS:
+        found = found or _is_double(thing.argument(0, "d", "t", "value"))
+    if thing.last_name in ("Trainer", "Fabric"):
+        found = found or str(keywords.get("precision")) in ("64", "64-true")
+    return Precision("fp64", 8, 8, placed(thing)) if found else None
+
+
+def _is_double(value: Value) -> bool:
+    text = value.name if isinstance(value, External) else value
+    last = text.rpartition(".")[2] if isinstance(text, str) else ""
+    return last in ("float64", "double", "DoubleTensor")
 
 
 def _precision_of(thing: Thing) -> Precision | None:
@@ -349,6 +389,8 @@ def _checkpointing(facts: Facts) -> Place | None:
 def _sharding(facts: Facts) -> Sharding | None:
     for call in facts.calls:
         thing = call.thing
+        if thing.name == "vllm.LLM" and _split_by_vllm(thing):
+            return Sharding(3, "vLLM", placed(thing), splits_weights=True)
         if thing.last_name in ("FSDP", "FullyShardedDataParallel", "fully_shard"):
             return Sharding(3, "FSDP", placed(thing))
         strategy = thing.keywords.get("strategy", thing.keywords.get("fsdp"))
@@ -366,7 +408,24 @@ def _sharding(facts: Facts) -> Sharding | None:
         if stage:
             return Sharding(stage, f"ZeRO {stage}", placed(thing))
     stage = whole(facts.settings.get("zero_stage"))
-    return Sharding(stage, f"ZeRO {stage}") if stage and stage <= _MOST_STAGES else None
+    if stage and stage <= _MOST_STAGES:
+        return Sharding(stage, f"ZeRO {stage}")
+    return _mapped(facts)
+
+
+def _split_by_vllm(thing: Thing) -> bool:
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
+    return any(thing.keywords.get(name, 1) != 1 for name in names)
+
+
+def _mapped(facts: Facts) -> Sharding | None:
+    """`device_map="auto"`: one process spreads its model over the GPUs that it sees."""
+    for call in facts.calls:
+        kind = call.thing.keywords.get("device_map")
+        if isinstance(kind, str) and kind.startswith(("auto", "balanced")):
+            place = placed(call.thing)
+            return Sharding(3, "device_map", place, splits_weights=True, in_one=True)
+    return None
 
 
 def _has_fsdp_table(thing: Thing) -> bool:

@@ -63,13 +63,16 @@ class Tensor:
 
 @dataclass(slots=True)
 class Scope:
-    """The names of a module, a class or a call."""
+    """The names of a module, a class or a call; `returned` is what branches of it that
+    may be taken return.
+    """
 
     path: str
     names: dict[str, Value] = field(default_factory=dict[str, Value])
     parent: "Scope | None" = None
     stars: list[str] = field(default_factory=list[str])
     owner: "UserClass | None" = None
+    returned: list[Value] = field(default_factory=list[Value])
 
     def find(self, name: str) -> Value:
         """The value of a name here or further out; KeyError if nobody gave it one."""
