@@ -60,8 +60,10 @@ def choose_names(
         kept = larger(value, other)
         names[name] = kept
         then[name] = kept
-        (loser, branch) = (other, second) if kept is value else (value, first)
-        leave_out(loser, branch)
+        if kept is value:
+            leave_out(other, second)
+        else:
+            leave_out(value, first)
 
 
 def choose_attributes(first: Branch, second: Branch) -> None:
@@ -74,8 +76,10 @@ def choose_attributes(first: Branch, second: Branch) -> None:
             continue
         kept = larger(value, other)
         owner.attributes[name] = kept
-        (loser, branch) = (other, second) if kept is value else (value, first)
-        leave_out(loser, branch)
+        if kept is value:
+            leave_out(other, second)
+        else:
+            leave_out(value, first)
 
 
 def chosen_return(values: Iterable[Value]) -> Value:

@@ -282,17 +282,19 @@ class Expressions(ABC):
         truth = operators.decided(self.evaluate(node.test, scope))
         if truth is not UNKNOWN:
             return self.evaluate(node.body if truth else node.orelse, scope)
-        (start, value) = (len(self.calls), self.evaluate(node.body, scope))
+        start = len(self.calls)
+        value = self.evaluate(node.body, scope)
         if value is not UNKNOWN and not is_model(value):
             return value
-        (middle, other) = (len(self.calls), self.evaluate(node.orelse, scope))
+        middle = len(self.calls)
+        other = self.evaluate(node.orelse, scope)
         if not is_model(value) or not is_model(other) or value is other:
             return other if value is UNKNOWN else value
         kept = larger(value, other)
-        (loser, calls) = (other, self.calls[middle:])
-        if kept is other:
-            (loser, calls) = (value, self.calls[start:middle])
-        leave_out(loser, Branch(calls, ()))
+        if kept is value:
+            leave_out(other, Branch(self.calls[middle:], ()))
+        else:
+            leave_out(value, Branch(self.calls[start:middle], ()))
         return kept
 
     def elements(self, nodes: Iterable[ast.expr], scope: Scope) -> list[Value]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from gpuyard.insight.needs import operators
 from gpuyard.insight.needs.branches import chosen_return
+from gpuyard.insight.needs.branching import Branching
 from gpuyard.insight.needs.expressions import (
     OutOfSteps,
     code_of,
 )
-from gpuyard.insight.needs.flow import Flow
 from gpuyard.insight.needs.scopes import (
     Ending,
     add_keyword,
@@ -44,7 +44,7 @@ _LIKELY = ("main", "train", "run", "fit", "training", "finetune", "train_model")
 _MOST_TRIED = 6
 
 
-class Interpreter(Flow):
+class Interpreter(Branching):
     """Follows the program of `sources` with these command-line arguments."""
 
     def __init__(self, sources: Sources, arguments: Sequence[str]) -> None:

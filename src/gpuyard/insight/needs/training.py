@@ -254,7 +254,8 @@ def _quantised(facts: Facts) -> Precision | None:
 
 def _double_of(call: LibraryCall) -> Precision | None:
     """What makes numbers of a model, or all of them, ones of 8 bytes."""
-    (thing, receiver) = (call.thing, call.receiver)
+    thing = call.thing
+    receiver = call.receiver
     keywords = thing.keywords
     kinds = [keywords.get(name) for name in ("dtype", "torch_dtype", "param_dtype")]
     is_made = thing.facts.get("is_model") or thing.name.endswith(_LOADERS)

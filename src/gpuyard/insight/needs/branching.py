@@ -32,7 +32,7 @@ _MOST_WHILE = 64
 _Follow: TypeAlias = Callable[[], Ending | None]
 
 
-class Flow(Imports):
+class Branching(Imports):
     """Follows branches and loops."""
 
     def __init__(self, sources: Sources, arguments: Sequence[str]) -> None:
@@ -77,7 +77,8 @@ class Flow(Imports):
         return None
 
     def _branch(self, follow: _Follow) -> tuple[Ending | None, Branch]:
-        (calls, assigned) = (len(self.calls), len(self._assigned))
+        calls = len(self.calls)
+        assigned = len(self._assigned)
         ending = follow()
         return ending, Branch(self.calls[calls:], self._assigned[assigned:])
 
