@@ -33,7 +33,8 @@ async def pass_input_on(attempt: AttemptRun, channel: FrameChannel) -> None:
         if cause is InputOverCause.CLOSED:
             # What ends closes its input first.
             await asyncio.wait({over}, timeout=_DYING_S)
-        if over.done():
+        # A program whose input somebody has ended may be over before all have heard.
+        if over.done() and not attempt.streams.input.ended.is_set():
             cause = InputOverCause.ATTEMPT_OVER
         await channel.send(InputOver(cause))
         channel.end()
