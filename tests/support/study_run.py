@@ -275,6 +275,16 @@ def write_prompts(run: Path, asked: Sequence[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(list(asked)), run / "prompts.parquet")
 
 
+def write_sound_run(study: Path) -> Path:
+    """The folder of a run of one sound strategy on two ranks over six prompts."""
+    run = study / "runs" / RUN
+    asked = prompts(3)
+    write_prompts(run, asked)
+    write_strategy(run, TENSOR, asked)
+    write_manifest(run, [entry(TENSOR)])
+    return run
+
+
 def write_run(study: Path) -> Path:
     """The whole run, as the module's docstring tells; its folder."""
     run = study / "runs" / RUN

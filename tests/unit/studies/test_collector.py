@@ -29,7 +29,7 @@ from tests.support.study_run import (
     write_manifest,
     write_prompts,
     write_run,
-    write_strategy,
+    write_sound_run,
 )
 
 OTHER_PROMPT = (
@@ -39,13 +39,7 @@ OTHER_PROMPT = (
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of one sound strategy on two ranks over six prompts."""
-    run = tmp_path / "runs" / RUN
-    asked = prompts(3)
-    write_prompts(run, asked)
-    write_strategy(run, TENSOR, asked)
-    write_manifest(run, [entry(TENSOR)])
-    return run
+    return write_sound_run(tmp_path)
 
 
 def collect(run: Path) -> Collected:

@@ -12,15 +12,10 @@ from gpuyard.studies.collector import Collected, ResultCollector
 from gpuyard.studies.report import StudyReport
 from gpuyard.studies.summary import RunSummary
 from tests.support.study_run import (
-    RUN,
     TENSOR,
-    entry,
     metrics_path,
-    prompts,
     shard_path,
-    write_manifest,
-    write_prompts,
-    write_strategy,
+    write_sound_run,
 )
 
 # What a terminal obeys, what turns a line around, and half a character.
@@ -29,13 +24,7 @@ ODD = "\x1b[31m\u202eevil\ud800\x00" + "x" * 10_000
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of one sound strategy on two ranks over six prompts."""
-    run = tmp_path / "runs" / RUN
-    asked = prompts(3)
-    write_prompts(run, asked)
-    write_strategy(run, TENSOR, asked)
-    write_manifest(run, [entry(TENSOR)])
-    return run
+    return write_sound_run(tmp_path)
 
 
 def collect(run: Path) -> Collected:

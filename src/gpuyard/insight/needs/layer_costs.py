@@ -146,9 +146,9 @@ def patches_of(model: Thing, pixels: int) -> Patches | None:
             kernel = _last(part.attributes.get("kernel_size"), 0)
             width = whole(part.attributes.get("out_channels"))
             is_patch = stride == kernel and stride >= _SMALLEST_PATCH
-            return (
-                Patches((pixels / stride) ** 2, width) if is_patch and width else None
-            )
+            if not is_patch or not width:
+                return None
+            return Patches((pixels / stride) ** 2, width)
     return None
 
 
