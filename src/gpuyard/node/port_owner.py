@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 
@@ -61,12 +62,18 @@ def _sockets_of(pids: Iterable[int]) -> set[int]:
     """The inodes of the sockets that processes have open."""
     found: set[int] = set()
     for pid in pids:
-        folder = f"/proc/{pid}/fd"
-        # A process that has ended, and a descriptor that was closed, have none.
+        # A process that has ended has none.
         with suppress(OSError):
-            for name in os.listdir(folder):  # noqa: PTH208
-                with suppress(OSError):
-                    kind, _, inode = os.readlink(f"{folder}/{name}").partition(":[")  # noqa: PTH115
-                    if kind == "socket":
-                        found.add(int(inode.rstrip("]")))
+            descriptors = os.scandir(f"/proc/{pid}/fd")
+            found.update(filter(None, map(_socket_of, descriptors)))
     return found
+
+
+def _socket_of(descriptor: os.DirEntry[str]) -> int | None:
+    """The inode of a descriptor's socket; None of another file, and once closed."""
+    try:
+        target = Path(descriptor.path).readlink()
+    except OSError:
+        return None
+    kind, _, inode = str(target).partition(":[")
+    return int(inode.rstrip("]")) if kind == "socket" else None
