@@ -1,9 +1,11 @@
-"""A small lab for pictures of the page: a server with simulated GPUs, jobs that really
-run, a cluster of Kubernetes that is only simulated, and people with budgets.
+"""A small lab for pictures of the page: a server whose GPUs a stand-in for their driver
+shows, jobs that really run, a cluster of Kubernetes that is only simulated, and people
+with budgets.
 """
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -18,8 +20,10 @@ import httpx
 
 from tests.support.fake_cloud import FakeCloud, fake_cloud_environment
 from tests.support.kubernetes import Cluster, Node
+from tests.support.nvml import FakeGpus
 from tests.support.ports import free_port
 
+GPUS = [f"GPU-5f0c2a1e-0000-0000-0000-00000000000{number}" for number in range(4)]
 TRAINING = """
 import json, math, random, time
 for step in range(400):
@@ -111,7 +115,11 @@ class Lab:
         cloud = home / "cloud"
         cloud.mkdir()
         FakeCloud(cloud).add_fault("never_boots", times=100)
+        self.gpus = FakeGpus(home / "gpus.txt")
+        for uuid in GPUS:
+            self.gpus.add(uuid, "NVIDIA A100-SXM4-80GB", memory_mb=81_920)
         self.environment = fake_cloud_environment(cloud, free_port(2))
+        self.environment |= self.gpus.env()
         self.job = ""
 
     def gpuyard(self, *words: str) -> str:
@@ -175,6 +183,7 @@ class Lab:
         self.add_people()
         self.run_jobs()
         self.gpuyard("llm", "qwen2.5:7b", "hello")
+        self.gpus.set(GPUS[3], memory_used_mb=17_408, temperature=44, power_w=92)
         self.gpuyard("nodes", "invite", "--name", "lab2")
         self.gpuyard(
             "run", "--schedule", "0 3 * * *", "--name", "nightly", "--", "true"
@@ -212,7 +221,19 @@ class Lab:
         self.submit("pretrain", 4, "true")
         self.job = training[0]
         while "ready" not in self.gpuyard("logs", self.job):
+            self.use_gpus()
             time.sleep(1)
+
+    def use_gpus(self) -> None:
+        """Let the driver show that three GPUs train."""
+        for number, uuid in enumerate(GPUS[:3]):
+            self.gpus.set(
+                uuid,
+                memory_used_mb=61_440 - 9_216 * number,
+                utilization=random.randint(88, 99),
+                temperature=random.randint(61, 64) + number,
+                power_w=random.randint(290, 340),
+            )
 
     def submit(self, name: str, gpus: int, *command: str) -> str:
         """Submit a job; its id."""
@@ -344,7 +365,7 @@ def example_lab() -> Iterator[Lab]:
         home = Path(folder)
         lab = Lab(home)
         lab.configure(cluster.kubeconfig(home / "kubeconfig", ""))
-        lab.gpuyard("up", "--simulate-gpus", "4x80")
+        lab.gpuyard("up")
         try:
             lab.fill()
             yield lab

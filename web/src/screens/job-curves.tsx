@@ -112,7 +112,7 @@ function isMeasured(members: readonly Series[]): boolean {
 }
 
 /** Series that belong in one chart, by its title: the losses, each kind of reading of all
- * GPUs, and each of the others alone. What a program says comes before what was measured. */
+ * GPUs, and each of the others alone. */
 function groupsOf(series: readonly Series[]): [string, Series[]][] {
   const groups = new Map<string, Series[]>();
   for (const one of series) {
@@ -120,17 +120,28 @@ function groupsOf(series: readonly Series[]): [string, Series[]][] {
     groups.set(title, [...(groups.get(title) ?? []), one]);
   }
   return [...groups].sort(
-    ([name, members], [other, others]) =>
-      Number(isMeasured(members)) - Number(isMeasured(others)) || name.localeCompare(other),
+    ([title, members], [other, others]) =>
+      rankOf(title, members) - rankOf(other, others) || title.localeCompare(other),
   );
 }
 
+/** The losses come first, then what else a program says, then what was measured. */
+function rankOf(title: string, members: readonly Series[]): number {
+  if (title === "loss") return 0;
+  if (!isMeasured(members)) return 1;
+  const at = Object.values(READINGS).indexOf(title);
+  return at < 0 ? LAST : 2 + at;
+}
+
+const LAST = 100;
+
+/** In the order in which they are shown. */
 const READINGS: Record<string, string> = {
+  "system/gpu_utilization": "GPU in use, of 1",
+  "system/gpu_memory_mb": "GPU memory, MB",
   "system/cpu_cores": "CPU, cores",
   "system/memory_mb": "Memory, MB",
   "system/disk_mb": "Disk, MB",
-  "system/gpu_memory_mb": "GPU memory, MB",
-  "system/gpu_utilization": "GPU in use, of 1",
 };
 
 function titleOf(name: string): string {

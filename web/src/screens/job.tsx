@@ -26,6 +26,7 @@ import {
 import { ArtifactsTab } from "./job-artifacts";
 import { JobChanges } from "./job-changes";
 import { CurvesTab } from "./job-curves";
+import { JobGpus } from "./job-gpus";
 import { JobInput } from "./job-input";
 import { OpenPort } from "./job-port";
 import { Shell } from "./job-shell";
@@ -197,7 +198,6 @@ function Facts({ job }: { job: Job }) {
   const { step, total, eta_s: etaS } = job.progress;
   const ranS = job.started_at ? (job.ended_at ?? now) - job.started_at : null;
   const last = job.attempts?.at(-1);
-  const gpus = job.gpus ?? [];
   const said = last?.message ?? job.reason?.replaceAll("_", " ");
   return (
     <>
@@ -219,9 +219,7 @@ function Facts({ job }: { job: Job }) {
           <span class="quiet small">{job.cost?.tier ?? ""}</span>
         </Fact>
         <Fact name="Place" value={job.provider ?? "–"}>
-          <span class="quiet small cut">
-            {gpus.length ? `${countOf(gpus.length)}: ${gpus.join(", ")}` : "no GPU"}
-          </span>
+          <JobGpus uuids={job.gpus ?? []} />
         </Fact>
       </div>
       {OVER.has(job.state) && job.state !== "completed" && said && (
@@ -234,10 +232,6 @@ function Facts({ job }: { job: Job }) {
       )}
     </>
   );
-}
-
-function countOf(gpus: number): string {
-  return gpus === 1 ? "1 GPU" : `${gpus} GPUs`;
 }
 
 function Fact({
