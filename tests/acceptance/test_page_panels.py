@@ -411,6 +411,10 @@ def test_the_audit_is_live_and_filtered_by_its_address(
         event.get_by_role("button", name="trust changed").click()
         expect(page.get_by_role("dialog")).to_contain_text('"place": "node:a-place"')
         check_for_all(page)
+        # The time is a whole second, and still no count.
+        instance.ok("run", "--schedule", "0 3 1 1 *", "--name", "yearly", "--", "true")
+        page.goto(f"{instance.address().url}/audit?text=yearly")
+        expect(page.get_by_role("listitem")).to_contain_text("next at Jan 1, ")
 
 
 def test_what_a_job_serves_opens_in_a_tab_of_its_own(

@@ -545,6 +545,7 @@ def test_a_model_answers_a_prompt_and_is_unloaded(
     model.get_by_role("button", name="Ask").click()
     # It streams words, and no spaces.
     expect(model.get_by_role("log")).to_have_text("tobeornottobe")
+    expect(model.locator("dd", has_text=re.compile(r"^\S+ · [01]$"))).to_be_visible()
     check_for_all(page)
     model.get_by_role("button", name="Unload").click()
     expect(model.get_by_role("button", name="Load", exact=True)).to_be_visible()

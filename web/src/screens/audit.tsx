@@ -209,10 +209,15 @@ function inShort(event: ServerEvent): string {
     .join(", ");
 }
 
+/** What is less is no time, but a count: in UTC seconds, of 2001. */
+const EARLIEST = 1e9;
+
 /** Times and measured values as people read them. */
 function valueOf(name: string, value: unknown): string {
-  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
-  return /(^|_)(at|until|from|next)$/.test(name) ? format.time(value) : format.figure(value);
+  if (typeof value !== "number") return String(value);
+  const isTime = /(^|_)(at|until|from|next)$/.test(name) && value > EARLIEST;
+  if (isTime) return format.time(value);
+  return Number.isInteger(value) ? String(value) : format.figure(value);
 }
 
 function About({ event, onClose }: { event: ServerEvent; onClose: () => void }) {

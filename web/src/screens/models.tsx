@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 
 import { send } from "../api/client";
 import * as format from "../format";
+import { useGpuNames } from "../state/gpu-names";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { PromptForm } from "./model-prompt";
@@ -55,6 +56,7 @@ function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) 
   const [error, setError] = useState<Error | null>(null);
   const [isTrying, setTrying] = useState(false);
   const isLoaded = model.replicas.length > 0;
+  const nameOf = useGpuNames(model.replicas.flatMap(({ gpus }) => gpus));
   const act = (action: string) => async () => {
     await send("POST", `/api/v1/models/${model.name}/${action}`);
     onChange();
@@ -77,7 +79,9 @@ function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) 
         </dd>
         <dt>Loaded on</dt>
         <dd>
-          {isLoaded ? model.replicas.map((replica) => replica.gpus.join(", ")).join("; ") : "–"}
+          {isLoaded
+            ? model.replicas.map(({ gpus }) => gpus.map(nameOf).join(", ")).join("; ")
+            : "–"}
         </dd>
         <dt>Loads in</dt>
         <dd>{format.duration(model.boot_s)}</dd>
