@@ -8,6 +8,7 @@ import * as format from "../format";
 import { serverNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
 import { Dialog, Empty, Found, Link } from "../ui/parts";
 import { Windowed } from "../ui/window";
 import "../ui/audit.css";
@@ -89,10 +90,12 @@ export default function AuditScreen() {
           draw={(event) => <EventLine key={event.seq} event={event} onChoose={setChosen} />}
         />
       </div>
-      <p class="quiet small">
-        Who was admitted and who was refused stands in another log, on the server's machine:{" "}
-        <code>gpuyard audit</code>.
-      </p>
+      {session.may("administrator") && (
+        <p class="quiet small">
+          Who was admitted and who was refused stands among the{" "}
+          <Link to="/people?show=sign-ins">sign-ins</Link>.
+        </p>
+      )}
       {chosen && <About event={chosen} onClose={() => setChosen(null)} />}
     </>
   );
