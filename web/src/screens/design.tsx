@@ -1,9 +1,22 @@
 // Every component in each of its looks, to be looked at together.
 
-import { Chart } from "../charts/chart";
-import { Field } from "../ui/fields";
+import { useState } from "preact/hooks";
+
+import { Choice, CommandToCopy, Field, TextField } from "../ui/fields";
 import { Folded } from "../ui/folded";
-import { ActionButton, Badge, Card, Empty, ErrorNote, Meter, StateBadge } from "../ui/parts";
+import { FormDialog, Tick } from "../ui/forms";
+import {
+  ActionButton,
+  Badge,
+  Card,
+  Empty,
+  ErrorNote,
+  Loading,
+  Meter,
+  StateBadge,
+  Tabs,
+} from "../ui/parts";
+import { Drawings } from "./design-drawings";
 
 const STATES = [
   "queued",
@@ -15,11 +28,7 @@ const STATES = [
   "timed_out",
   "unknown",
 ];
-const XS = Array.from({ length: 200 }, (_, at) => at);
-const CURVES = [1, 2, 3, 4].map((number) => ({
-  name: `curve ${number}`,
-  values: XS.map((x) => number + 2 * Math.exp(-x / (30 * number))),
-}));
+const VIEWS = ["day", "week", "month"] as const;
 const wait = () => new Promise((resolve) => setTimeout(resolve, 1000));
 
 export default function DesignScreen() {
@@ -65,14 +74,60 @@ export default function DesignScreen() {
             fault="is 0 (must be at least 1)"
             onInput={() => undefined}
           />
+          <Choice
+            label="One of three"
+            value="day"
+            options={VIEWS.map((view) => [view, view] as const)}
+            onChoose={() => undefined}
+          />
+          <TextField label="Lines" value="import torch" rows={3} mono onInput={() => undefined} />
+          <Ticked />
           <Folded title="What few people need" isWrong={false}>
             <Field label="Folded away" value="" onInput={() => undefined} />
           </Folded>
         </Card>
-        <Card title="Curves">
-          <Chart xs={XS} curves={CURVES} label="Four curves" />
-        </Card>
+        <div class="stack spaced">
+          <Card title="Tabs">
+            <Views />
+          </Card>
+          <Card title="A command to copy">
+            <CommandToCopy text="gpuyard run --gpus 1 train.py" />
+          </Card>
+          <Card title="A dialog">
+            <Asking />
+          </Card>
+          <Card title="What is on its way">
+            <Loading />
+          </Card>
+        </div>
+        <Drawings />
       </div>
     </>
+  );
+}
+
+function Ticked() {
+  const [isTicked, setTicked] = useState(true);
+  return <Tick label="To be ticked" checked={isTicked} onChange={setTicked} />;
+}
+
+function Views() {
+  const [view, setView] = useState<(typeof VIEWS)[number]>("day");
+  return <Tabs label="Views" names={VIEWS} chosen={view} onChoose={setView} />;
+}
+
+function Asking() {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <div>
+      <button type="button" class="button" onClick={() => setOpen(true)}>
+        Open it
+      </button>
+      {isOpen && (
+        <FormDialog title="A dialog" verb="Do it" act={wait} onClose={() => setOpen(false)}>
+          <p>It holds the keyboard until it is closed.</p>
+        </FormDialog>
+      )}
+    </div>
   );
 }
