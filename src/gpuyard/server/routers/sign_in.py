@@ -170,7 +170,7 @@ async def sign_in_with_token(request: Request, app_state: TheAppState) -> Respon
     await _end_former_session(request, app_state)
     request.scope[IDENTITY_KEY] = identity
     answer = Response(status_code=204)
-    sealed = await sign_in.token_sessions.seal(token)
+    sealed = await sign_in.token_sessions.seal(token, identity.user)
     lasts_s = sign_in.settings.session_s
     _set_cookie(answer, cookies.header(cookies.session, sealed, lasts_s))
     return answer
