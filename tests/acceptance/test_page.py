@@ -116,6 +116,21 @@ def test_a_link_signs_one_browser_in(
     with browser.new_page() as other:
         other.goto(link)
         expect(other.get_by_label("Token")).to_be_visible()
+        expect(other.get_by_role("alert")).to_contain_text("This link is used up")
+
+
+def test_a_link_of_somebody_else_leaves_who_is_signed_in(
+    instance: TestInstance, page: Page
+) -> None:
+    with http(instance) as web:
+        assert web.post("/api/v1/users", json={"name": "eve"}).is_success
+        token = web.post("/api/v1/tokens", json={"user": "eve"}).json()["token"]
+        shown = {"Authorization": f"Bearer {token}"}
+        link = web.post("/api/v1/sign-in/links", headers=shown).json()["url"]
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.get_by_role("alert")).to_contain_text("This link is of eve")
+    expect(page.get_by_text("owner · administrator")).to_be_visible()
 
 
 def test_a_job_is_submitted_watched_and_cancelled(

@@ -143,6 +143,7 @@ function Frame({ who, isExpired }: { who: WhoAmI; isExpired: boolean }) {
       <Rail path={path} who={who} />
       <div>
         <ConnectionNotice />
+        <LinkNotice />
         <main ref={main} class="content" tabIndex={-1}>
           <Guarded key={path}>
             <Suspense fallback={<Loading />}>
@@ -221,6 +222,19 @@ function ConnectionNotice() {
   return (
     <div class="notice" role="status">
       The server does not answer. What you see may be old; the page goes on by itself.
+    </div>
+  );
+}
+
+function LinkNotice() {
+  const fault = useStore(session.linkFault);
+  if (fault === null) return null;
+  return (
+    <div class="notice" role="alert">
+      {fault.detail} {fault.remedy}{" "}
+      <button type="button" class="button plain" onClick={() => session.linkFault.set(null)}>
+        Close
+      </button>
     </div>
   );
 }

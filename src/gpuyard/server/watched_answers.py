@@ -5,6 +5,7 @@ time, and its answer goes to all of them through the stream.
 """
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import structlog
 from starlette.types import Scope
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
+from gpuyard.server.permissions import identity_of
 from gpuyard.server.shared_answers import (
     SharedAnswers,
     Sharing,
@@ -22,6 +24,9 @@ from gpuyard.server.stream import EventStream, Message, answer_of
 
 # Of temperatures and the like no event tells.
 _REST_S = 2.0
+# So much may one user watch at a time. A page watches eight things at most, and many
+# pages that watch the same count once.
+_MOST_OF_ONE = 128
 # Others, such as 401, are about who asks.
 _FOR_ALL = (200, 404)
 # What is asked, and by which requests.
@@ -58,10 +63,23 @@ class WatchedAnswers:
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._watches: dict[Hashable, _Watch] = {}
+        # How often each user watches each question.
+        self._of_user: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+
+    def has_room(self, questions: Questions, sharing: Sharing) -> bool:
+        """Whether who asks may watch these, too. The owner of the instance may watch
+        what it likes.
+        """
+        user = _user_of(sharing.scope)
+        watched = self._of_user.get(user or "", Counter[Hashable]())
+        together = set(watched) | set(questions)
+        return user is None or len(together) <= _MOST_OF_ONE
 
     @contextmanager
     def watching(self, questions: Questions, sharing: Sharing) -> Generator[None]:
         """Answers to these come through the stream within the block."""
+        user = _user_of(sharing.scope) or ""
+        self._of_user[user].update(iter(questions))
         try:
             for question, scope in questions.items():
                 self._begin(question, scope, sharing.answers)
@@ -69,6 +87,9 @@ class WatchedAnswers:
         finally:
             for question, scope in questions.items():
                 self._end(question, scope)
+            self._of_user[user] -= Counter(iter(questions))
+            if not self._of_user[user]:
+                del self._of_user[user]
 
     def _begin(self, question: Hashable, scope: Scope, answers: SharedAnswers) -> None:
         watch = self._watches.setdefault(question, _Watch())
@@ -107,6 +128,12 @@ class WatchedAnswers:
         rests_until = loop.time() + _REST_S
         while self._stream.news == known and loop.time() < rests_until:
             await self._stream.changed(rests_until - loop.time())
+
+
+def _user_of(scope: Scope) -> str | None:
+    """Whose request it is: of one for somebody else, who sends it."""
+    identity = identity_of(scope)
+    return (identity.sender or identity).user
 
 
 def _address_of(scope: Scope) -> str:

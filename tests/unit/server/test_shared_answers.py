@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Coroutine, Hashable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -242,6 +243,28 @@ def test_nobody_is_told_what_has_become_hidden() -> None:
             await asyncio.sleep(0.01)
             assert instance.asked == 0
         assert not instance.answers.are_same(questions)
+
+    run(test())
+
+
+def test_nobody_makes_the_server_ask_without_end() -> None:
+    async def test() -> None:
+        instance = Instance()
+        watched = WatchedAnswers(instance.stream)
+        by_ana = sharing_of(instance, ANA)
+        many = [f"/api/v1/jobs?name={number}" for number in range(129)]
+        with ExitStack() as open_pages:
+            for path in [*many[:128], *many[:128]]:
+                one = questions_of(by_ana, [path])
+                assert watched.has_room(one, by_ana)
+                open_pages.enter_context(watched.watching(one, by_ana))
+            more = questions_of(by_ana, many[128:])
+            assert not watched.has_room(more, by_ana)
+            for_ana = Identity("ben", Role.MEMBER, sender=ANA)
+            assert not watched.has_room(more, sharing_of(instance, for_ana))
+            for other in (BEN, OWNER):
+                assert watched.has_room(more, sharing_of(instance, other))
+        assert watched.has_room(more, by_ana)
 
     run(test())
 

@@ -53,7 +53,7 @@ def sessions_of(
 async def test_a_cookie_opens_until_its_time_is_over() -> None:
     clock = Clock()
     sessions = sessions_of(clock=clock)
-    cookie = await sessions.seal("a-token")
+    cookie = await sessions.seal("a-token", "ana")
     assert "a-token" not in cookie
     clock.now += 59
     assert sessions.open(cookie) == "a-token"
@@ -65,19 +65,19 @@ async def test_a_cookie_opens_until_its_time_is_over() -> None:
 async def test_only_servers_of_the_instance_open_it() -> None:
     notes = Notes()
     waiting = sessions_of(notes=notes)
-    cookie = await sessions_of(notes=notes).seal("a-token")
+    cookie = await sessions_of(notes=notes).seal("a-token", "ana")
     for one in (waiting, sessions_of(notes=notes)):
         assert one.open(cookie) == "a-token"
     assert sessions_of().open(cookie) is None
     another = sessions_of()
-    await another.seal("a-token")
+    await another.seal("a-token", "ana")
     assert another.open(cookie) is None
 
 
 @pytest.mark.anyio
 async def test_an_altered_cookie_opens_nothing() -> None:
     sessions = sessions_of()
-    cookie = await sessions.seal("a-token")
+    cookie = await sessions.seal("a-token", "ana")
     for place in range(len("token."), len(cookie)):
         other = "A" if cookie[place] != "A" else "B"
         altered = cookie[:place] + other + cookie[place + 1 :]
@@ -91,14 +91,14 @@ async def test_a_browser_that_was_signed_out_stays_so() -> None:
     clock = Clock()
     notes = Notes()
     sessions = sessions_of(clock=clock, notes=notes)
-    one = await sessions.seal("a-token")
-    other = await sessions.seal("a-token")
+    one = await sessions.seal("a-token", "ana")
+    other = await sessions.seal("a-token", "ana")
     await sessions.end(one)
     for server in (sessions, sessions_of(clock=clock, notes=notes)):
         assert server.open(one) is None
         assert server.open(other) == "a-token"
     clock.now += 60
-    await sessions.end(await sessions.seal("a-token"))
+    await sessions.end(await sessions.seal("a-token", "ana"))
     kept = notes.kept["ended_cookies"]
     assert len(kept) == 1
 
@@ -106,8 +106,8 @@ async def test_a_browser_that_was_signed_out_stays_so() -> None:
 @pytest.mark.anyio
 async def test_what_has_ended_opens_nothing_in_another_writing_either() -> None:
     sessions = sessions_of()
-    cookie = await sessions.seal("a-token")
-    code = await sessions.code("a-token")
+    cookie = await sessions.seal("a-token", "ana")
+    code = await sessions.code("a-token", "ana")
     await sessions.end(cookie)
     await sessions.redeem(code)
     for ended in (cookie, code):
@@ -131,11 +131,34 @@ async def test_what_was_never_a_cookie_takes_no_memory() -> None:
 async def test_a_link_is_good_once_and_is_no_cookie() -> None:
     clock = Clock()
     sessions = sessions_of(lasts_s=600, clock=clock)
-    code = await sessions.code("a-token")
+    code = await sessions.code("a-token", "ana")
     assert sessions.open(code) is None
-    assert await sessions.redeem(await sessions.seal("a-token")) is None
+    assert await sessions.redeem(await sessions.seal("a-token", "ana")) is None
     assert await sessions.redeem(code) == "a-token"
     assert await sessions.redeem(code) is None
-    late = await sessions.code("a-token")
+    late = await sessions.code("a-token", "ana")
     clock.now += LINK_LASTS_S
     assert await sessions.redeem(late) is None
+
+
+@pytest.mark.anyio
+async def test_nobody_makes_the_server_forget_what_others_have_ended() -> None:
+    clock = Clock()
+    notes = Notes()
+    sessions = sessions_of(lasts_s=600, clock=clock, notes=notes)
+    cookie = await sessions.seal("a-token", "ana")
+    owners = await sessions.seal("the-token", None)
+    await sessions.end(cookie)
+    code = await sessions.code("b-token", "ben")
+    clock.now += 1
+    for _ in range(200):
+        await sessions.end(await sessions.seal("b-token", "ben"))
+    assert await sessions.redeem(code) == "b-token"
+    clock.now += 1
+    last = await sessions.seal("b-token", "ben")
+    for server in (sessions, sessions_of(clock=clock, notes=notes)):
+        assert server.open(cookie) is None
+        assert await server.redeem(code) is None
+        assert server.open(owners) == "the-token"
+        assert server.open(last) == "b-token"
+    assert len(notes.kept["ended_cookies"]) < 70

@@ -2,14 +2,17 @@ import { useEffect, useState } from "preact/hooks";
 
 import { get, type Schemas, signIn } from "../api/client";
 import { session } from "../state/session";
+import { useStore } from "../state/store";
 import { ErrorNote } from "../ui/parts";
 
 export function SignInScreen() {
+  const linkFault = useStore(session.linkFault);
   return (
     <main class="sign-in">
       <div class="card">
         <h1>gpuyard</h1>
         <p class="quiet">Sign in to see the queue.</p>
+        <ErrorNote error={linkFault} />
         <SignInForm />
       </div>
     </main>

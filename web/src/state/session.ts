@@ -21,11 +21,13 @@ const tabs = new BroadcastChannel("gpuyard.signed-in");
 
 class Session {
   readonly state = new Store<SessionState>({ kind: "asking" });
+  /** Why the link that led here signs nobody in. */
+  readonly linkFault = new Store<Problem | null>(null);
 
   /** Ask the server who this is; begins the live stream where somebody is signed in. */
   async begin(): Promise<void> {
     try {
-      await signInByLink();
+      await this.signInByLink();
       const who = await get<WhoAmI>("/api/v1/whoami");
       this.state.set({ kind: "in", who });
       void feed.run();
@@ -35,6 +37,21 @@ class Session {
       if (this.state.value.kind === "expired") throw error;
       const isOut = error instanceof Problem && error.isSignedOut;
       this.state.set({ kind: isOut ? "out" : "down" });
+    }
+  }
+
+  /** Signs in where the address has the code of `gpuyard page`, and forgets it. */
+  private async signInByLink(): Promise<void> {
+    this.linkFault.set(null);
+    const code = new URLSearchParams(location.hash.slice(1)).get("code");
+    if (code === null) return;
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      await signIn({ code });
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      // Who was signed in still is.
+      this.linkFault.set(error);
     }
   }
 
@@ -62,14 +79,6 @@ class Session {
     const state = this.state.value;
     return "who" in state && RANKS[state.who.role] >= RANKS[role];
   }
-}
-
-/** Signs in where the address has the code of `gpuyard page`, and forgets it. */
-async function signInByLink(): Promise<void> {
-  const code = new URLSearchParams(location.hash.slice(1)).get("code");
-  if (code === null) return;
-  history.replaceState(null, "", location.pathname + location.search);
-  await signIn({ code });
 }
 
 export const session = new Session();

@@ -3,13 +3,14 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.controller.visibility import Visibility
-from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.errors import InvalidInputError, TooManyRequestsError, quoted
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
@@ -108,6 +109,11 @@ def _stream(
     access = app_state.controller.access
     sharing: Sharing = request.scope[SHARING_KEY]
     watched = questions_of(sharing, watch)
+    has_room = partial(app_state.watched.has_room, watched, sharing)
+    if not has_room():
+        raise TooManyRequestsError(
+            "You watch too many different things at a time.", "Close other pages."
+        )
 
     def see(messages: Sequence[Message]) -> list[Message]:
         # Each time anew: a stream may last for days, and who sees what changes.
@@ -118,6 +124,8 @@ def _stream(
         # An id without an event: whoever comes back before the first event misses none.
         begin = app_state.queries.last_seq() if after is None else after
         yield f": gpuyard\n\nid: {begin}\n\n".encode()
+        if not has_room():
+            return  # others have begun at the same moment
         is_new = after is None
         listen = app_state.stream.listen
         with app_state.watched.watching(watched, sharing):

@@ -17,6 +17,7 @@ from gpuyard.domain.errors import (
     ForbiddenError,
     GpuyardError,
     InvalidInputError,
+    RefusedError,
     UnauthorizedError,
 )
 from gpuyard.domain.sign_in import DeviceCode, DeviceRequest, DeviceToken, SignInWays
@@ -111,13 +112,37 @@ async def callback(request: Request, app_state: TheAppState) -> Response:
     return answer
 
 
-async def _end_former_session(request: Request, app_state: TheAppState) -> None:
+async def _end_former_session(request: Request, app_state: AppState) -> None:
     """Who signs in again has a new session, and the old one is worth nothing."""
+    await _close(request, app_state, await _former(request, app_state))
+
+
+async def _former(request: Request, app_state: AppState) -> Identity | None:
+    """Who is signed in with the browser until now."""
     try:
-        former = await app_state.session_of(request.scope)
+        return await app_state.session_of(request.scope)
     except (UnauthorizedError, ForbiddenError):
-        return
-    await _close(request, app_state, former)
+        return None
+
+
+async def _refuse_instead_of_another(
+    request: Request, app_state: AppState, identity: Identity
+) -> None:
+    """RefusedError if somebody else is signed in: anybody can send a link of their own,
+    and would get what the other one then submits.
+    """
+    former = await _former(request, app_state)
+    if former and former.user != identity.user:
+        raise RefusedError(
+            f"This link is of {_called(identity)}, and you are signed in as"
+            f" {_called(former)}.",
+            "If you want to be signed in by it, sign out, and make another:"
+            " `gpuyard page`.",
+        )
+
+
+def _called(identity: Identity) -> str:
+    return identity.user or "the owner of the instance"
 
 
 async def _close(
@@ -167,10 +192,12 @@ async def sign_in_with_token(request: Request, app_state: TheAppState) -> Respon
             "The owner's is in the file `token` in the server's $GPUYARD_HOME; others"
             " get one from `gpuyard token new`.",
         )
+    if "code" in fields:
+        await _refuse_instead_of_another(request, app_state, identity)
     await _end_former_session(request, app_state)
     request.scope[IDENTITY_KEY] = identity
     answer = Response(status_code=204)
-    sealed = await sign_in.token_sessions.seal(token)
+    sealed = await sign_in.token_sessions.seal(token, identity.user)
     lasts_s = sign_in.settings.session_s
     _set_cookie(answer, cookies.header(cookies.session, sealed, lasts_s))
     return answer

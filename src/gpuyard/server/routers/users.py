@@ -80,12 +80,13 @@ async def make_link(request: Request, app_state: TheAppState) -> SignInLink:
     """
     app_state.sign_in.check_carries_tokens()
     token = bearer_of(dict(request.scope["headers"]))
-    if token is None or identity_of(request.scope).sender:
+    identity = identity_of(request.scope)
+    if token is None or identity.sender:
         raise RefusedError(
             "This request does not show the token with which to sign in.",
             "Ask as yourself, with a token.",
         )
-    code = await app_state.sign_in.token_sessions.code(token)
+    code = await app_state.sign_in.token_sessions.code(token, identity.user)
     url = f"{app_state.sign_in.url}/#code={code}"
     return SignInLink(url=url, expires_in_s=LINK_LASTS_S)
 

@@ -1,7 +1,9 @@
 """Cookies and codes that open nothing any more, before their time is over.
 
 They are in a note of the ledger, so they stay ended when a server starts again, or
-another one leads.
+another one leads. Each user has lists of a limited length, so that nobody can push out
+what others have ended: where one is too long, all that would end before the last one
+that is left out is over, too.
 """
 
 import time
@@ -11,7 +13,7 @@ from typing import Any
 _NOTE = "ended_cookies"
 # So old what is known of the note may be.
 _KNOWN_FOR_S = 2.0
-_MOST = 4096
+_MOST_OF_ONE = 64
 
 
 class EndedCookies:
@@ -28,28 +30,54 @@ class EndedCookies:
         self._note = note
         self._keep = keep
         self._clock = clock
-        # When their time is over, by name.
+        # When their time is over, by name. The name of a list stands for all in it
+        # whose time is over by then.
         self._ends_at: dict[str, float] = {}
         self._read_at: float | None = None
 
-    def __contains__(self, name: str) -> bool:
+    def has(self, name: str, ends_at: float) -> bool:
+        """Whether this one has ended, whose time is over at `ends_at` (UTC seconds)."""
         now = time.monotonic()
         if self._read_at is None or now - self._read_at >= _KNOWN_FOR_S:
             self._read()
             self._read_at = now
-        return name in self._ends_at
+        all_until = self._ends_at.get(_list_of(name), float("-inf"))
+        return name in self._ends_at or ends_at <= all_until
 
     async def add(self, name: str, ends_at: float) -> None:
-        """End one, whose time is over at `ends_at` (UTC seconds); from now on, before
-        this is committed, it is among them.
-        """
+        """End one; from now on, before this is committed, it is among them."""
         self._ends_at[name] = ends_at
         self._read()
         await self._keep(_NOTE, self._ends_at)
 
     def _read(self) -> None:
         """Learn what other servers have ended, and forget whose time is over."""
-        known = {**self._note(_NOTE), **self._ends_at}
         now = self._clock()
-        live = [(ends_at, name) for name, ends_at in known.items() if ends_at > now]
-        self._ends_at = {name: ends_at for ends_at, name in sorted(live)[-_MOST:]}
+        lists: dict[str, dict[str, float]] = {}
+        for known in (self._note(_NOTE), self._ends_at):
+            for name, ends_at in known.items():
+                if ends_at > now:
+                    ended = lists.setdefault(_list_of(name), {})
+                    ended[name] = max(ends_at, ended.get(name, ends_at))
+        self._ends_at = {}
+        for name, ended in lists.items():
+            self._ends_at |= _shortened(name, ended)
+
+
+def name_of(user: str | None, purpose: str, number: str) -> str:
+    """The name of what a user (None: the owner of the instance) has for a purpose."""
+    return f"{user or ''}/{purpose}/{number}"
+
+
+def _list_of(name: str) -> str:
+    return name.rpartition("/")[0] + "/"
+
+
+def _shortened(name: str, ended: Mapping[str, float]) -> dict[str, float]:
+    """A list without those that end first if they are too many."""
+    by_end = sorted(ended, key=lambda one: ended[one])
+    left_out = by_end[:-_MOST_OF_ONE]
+    kept = {one: ended[one] for one in by_end[-_MOST_OF_ONE:]}
+    if left_out:
+        kept[name] = max(ended[left_out[-1]], ended.get(name, 0.0))
+    return kept

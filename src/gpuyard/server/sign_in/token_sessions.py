@@ -8,19 +8,19 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-from gpuyard.server.sign_in.ended_cookies import EndedCookies
+from gpuyard.server.sign_in.ended_cookies import EndedCookies, name_of
 from gpuyard.server.sign_in.session_secret import SessionSecret
 
 # What such a cookie begins with; a session of a provider's user has no dot.
 _KIND = "token."
 _NONCE_BYTES = 12
 # What is sealed for one purpose opens nothing for the other.
-_SESSION = b"session"
-_LINK = b"link"
+_SESSION = b"sessions"
+_LINK = b"links"
 # How long a link that signs a browser in is good.
 LINK_LASTS_S = 60.0
 
@@ -48,13 +48,15 @@ class TokenSessions:
         self._ended = ended
         self._clock = clock
 
-    async def seal(self, token: str) -> str:
-        """The value of a cookie."""
-        return await self._seal(token, self._lasts_s, _SESSION)
+    async def seal(self, token: str, user: str | None) -> str:
+        """The value of a cookie with the token of a user (None: the owner of the
+        instance).
+        """
+        return await self._seal([token, user], self._lasts_s, _SESSION)
 
-    async def code(self, token: str) -> str:
-        """What signs a browser in with a token: once, and soon."""
-        return await self._seal(token, LINK_LASTS_S, _LINK)
+    async def code(self, token: str, user: str | None) -> str:
+        """What signs a browser in with a user's token: once, and soon."""
+        return await self._seal([token, user], LINK_LASTS_S, _LINK)
 
     async def redeem(self, code: str) -> str | None:
         """The token of a code, which is used up; None for one that opens nothing."""
@@ -64,11 +66,13 @@ class TokenSessions:
         await self._ended.add(opened.name, opened.ends_at)
         return opened.token
 
-    async def _seal(self, token: str, lasts_s: float, purpose: bytes) -> str:
+    async def _seal(
+        self, held: Sequence[str | None], lasts_s: float, purpose: bytes
+    ) -> str:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key = _key(await self._secret.get())
-        content = json.dumps([token, self._clock() + lasts_s])
+        content = json.dumps([*held, self._clock() + lasts_s])
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = AESGCM(key).encrypt(nonce, content.encode(), purpose)
         return _written(nonce + sealed)
@@ -96,9 +100,9 @@ class TokenSessions:
             return None
         if cookie != _written(raw):
             return None
-        token, ends_at = json.loads(opened)
-        name = nonce.hex()
-        if self._clock() >= ends_at or name in self._ended:
+        token, user, ends_at = json.loads(opened)
+        name = name_of(user, purpose.decode(), nonce.hex())
+        if self._clock() >= ends_at or self._ended.has(name, ends_at):
             return None
         return _Opened(token, ends_at, name)
 
