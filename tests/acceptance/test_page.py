@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
@@ -221,6 +221,29 @@ def test_a_clock_that_is_wrong_changes_no_time_span(
     line = page.get_by_role("listitem").filter(has_text="just now")
     expect(line).to_contain_text("completed")
     expect(line).not_to_contain_text("h")
+
+
+def test_the_overview_names_what_failed_and_leads_to_the_tasks_of_an_array(
+    instance: TestInstance, page: Page
+) -> None:
+    words = ["--detach", "--live", "--cpus", "0.1", "--name", "shards"]
+    fails = ["sh", "-c", "test $GPUYARD_ARRAY_INDEX = 0"]
+    array = instance.ok("run", *words, "--array", "0-1", "--", *fails).strip()
+    held: list[Route] = []
+    page.route("**/api/v1/costs*", lambda route: held.append(route))
+    page.goto(instance.address().url)
+    failed = page.locator("section", has_text="Needs attention").get_by_role("link")
+    failed.get_by_text("shards, task 1").wait_for()
+    spending = page.locator("section", has_text="Spending")
+    expect(spending).not_to_contain_text("Today")
+    held[0].continue_()
+    expect(spending).to_contain_text("Today")
+    page.get_by_role("link", name="shards", exact=True).click()
+    expect(page).to_have_url(re.compile(rf"/jobs\?array={array}$"))
+    page.goto(f"{instance.address().url}/jobs/{array}")
+    expect(page.get_by_label("Choose shards")).to_have_count(2)
+    page.get_by_role("link", name="shards").first.click()
+    expect(page).to_have_title("shards · gpuyard")
 
 
 def test_no_screen_is_too_wide_for_a_phone(instance: TestInstance, page: Page) -> None:

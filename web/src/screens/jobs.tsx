@@ -170,7 +170,7 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
       {mayChange(job) ? (
         <input
           type="checkbox"
-          aria-label={`Choose ${name}`}
+          aria-label={`Choose ${name}${job.array_id ? ` ${shortNameOf(job)}` : ""}`}
           checked={isChosen}
           onChange={(event) => onChoose(event.currentTarget.checked)}
         />
@@ -181,7 +181,9 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
         <Link to={`/jobs/${job.id}`} class="cut">
           {name}
         </Link>
-        <span class="quiet small mono less">{job.name ? shortNameOf(job) : ""}</span>
+        <span class={`quiet small mono ${job.array_id ? "" : "less"}`}>
+          {job.name ? shortNameOf(job) : ""}
+        </span>
       </span>
       <StateBadge state={job.state} isHeld={job.held} />
       <span class="less">
