@@ -362,7 +362,7 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
     with make_instance(GPUYARD_SERVER__PORT=port) as own:
         own.ok("up")
         with signed_in(own, browser, "/jobs") as page:
-            expect(page.get_by_text("No job is like that.")).to_be_visible()
+            expect(page.get_by_text("Nothing was submitted yet.")).to_be_visible()
             own.kill("server")
             notice = page.get_by_text("The server does not answer.")
             expect(notice.first).to_be_visible()

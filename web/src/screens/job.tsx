@@ -238,7 +238,7 @@ function Facts({ job }: { job: Job }) {
       </div>
       {OVER.has(job.state) && job.state !== "completed" && said && (
         <div class="error">
-          <p>{said}</p>
+          {(said !== "exit code" || !job.exit_code) && <p>{said}</p>}
           {job.exit_code !== null && job.exit_code !== undefined && (
             <p>Exit code {job.exit_code}.</p>
           )}

@@ -78,7 +78,13 @@ export function JobsScreen() {
           <span class="less number">Submitted</span>
         </div>
         {jobs.items.length === 0 && jobs.hasMore && !jobs.error && <Loading />}
-        {jobs.items.length === 0 && !jobs.hasMore && <Empty>No job is like that.</Empty>}
+        {jobs.items.length === 0 && !jobs.hasMore && (
+          <Empty>
+            {Object.keys(wanted).length === 0
+              ? "Nothing was submitted yet."
+              : "No job is like that."}
+          </Empty>
+        )}
         <Windowed
           items={jobs.items}
           lineHeight={LINE_HEIGHT}

@@ -103,7 +103,8 @@ function Gpus({ gpus }: { gpus: Gpu[] }) {
   if (gpus.length === 0) {
     return (
       <Empty>
-        No GPU is known here. Jobs without GPUs run; `gpuyard nodes invite` adds a machine.
+        No GPU is known here. Jobs without GPUs run; <code>gpuyard nodes invite</code> adds a
+        machine.
       </Empty>
     );
   }
