@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
@@ -238,6 +238,29 @@ def test_a_clock_that_is_wrong_changes_no_time_span(
     expect(line).not_to_contain_text("h")
 
 
+def test_the_overview_names_what_failed_and_leads_to_the_tasks_of_an_array(
+    instance: TestInstance, page: Page
+) -> None:
+    words = ["--detach", "--live", "--cpus", "0.1", "--name", "shards"]
+    fails = ["sh", "-c", "test $GPUYARD_ARRAY_INDEX = 0"]
+    array = instance.ok("run", *words, "--array", "0-1", "--", *fails).strip()
+    held: list[Route] = []
+    page.route("**/api/v1/costs*", lambda route: held.append(route))
+    page.goto(instance.address().url)
+    failed = page.locator("section", has_text="Needs attention").get_by_role("link")
+    failed.get_by_text("shards, task 1").wait_for()
+    spending = page.locator("section", has_text="Spending")
+    expect(spending).not_to_contain_text("Today")
+    held[0].continue_()
+    expect(spending).to_contain_text("Today")
+    page.get_by_role("link", name="shards", exact=True).click()
+    expect(page).to_have_url(re.compile(rf"/jobs\?array={array}$"))
+    page.goto(f"{instance.address().url}/jobs/{array}")
+    expect(page.get_by_label("Choose shards")).to_have_count(2)
+    page.get_by_role("link", name="shards").first.click()
+    expect(page).to_have_title("shards · gpuyard")
+
+
 def test_no_screen_is_too_wide_for_a_phone(instance: TestInstance, page: Page) -> None:
     job = submit(instance, "true", name="a-name-that-is-long-" * 5)
     instance.wait(job)
@@ -354,7 +377,7 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
     with make_instance(GPUYARD_SERVER__PORT=port) as own:
         own.ok("up")
         with signed_in(own, browser, "/jobs") as page:
-            expect(page.get_by_text("No job is like that.")).to_be_visible()
+            expect(page.get_by_text("Nothing was submitted yet.")).to_be_visible()
             own.kill("server")
             notice = page.get_by_text("The server does not answer.")
             expect(notice.first).to_be_visible()

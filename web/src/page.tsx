@@ -106,7 +106,9 @@ export function Page() {
     case "down":
       return (
         <Empty>
-          <p>The server does not answer. Is it running? Start it with `gpuyard up`.</p>
+          <p>
+            The server does not answer. Is it running? Start it with <code>gpuyard up</code>.
+          </p>
           <button type="button" class="button" onClick={() => location.reload()}>
             Try again
           </button>

@@ -65,7 +65,7 @@ class HomeHold:
         sweep_downloads(home)
         return cls(
             lock,
-            listen(settings),
+            listen(settings, home.server),
             listening_socket(home.server_socket, BACKLOG),
             _open_ledger(home, settings),
         )

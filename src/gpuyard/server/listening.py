@@ -2,8 +2,10 @@
 group, and for workers under accounts.
 """
 
+import json
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpuyard.config.accounts import make_passable
 from gpuyard.config.settings import Settings
@@ -15,26 +17,50 @@ from gpuyard.domain.errors import InvalidInputError
 BACKLOG = 1024
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings, announced: Path) -> socket.socket:
     """The listening socket; loopback only, because the embedded server speaks plain
     HTTP.
+
+    With port 0 it is at the port of the server before, if that was killed and its file
+    `announced` still names one: the pages that are open ask there. Else it is at a free
+    port.
     """
     refuse_other_hosts(settings)
     host = settings.server.host
     port = settings.server.port
+    if port == 0 and (former := _port_in(announced)):
+        try:
+            return _bound(host, former)
+        except OSError:
+            pass  # Another program has it now.
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        remedy = "choose another, or 0 for a free one"
+        raise InvalidInputError.of(
+            "server.port", f"{port} cannot be used: {error.strerror}", remedy
+        ) from None
+
+
+def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+        listener.listen(BACKLOG)
+    except OSError:
         listener.close()
-        remedy = "choose another, or 0 for a free one"
-        raise InvalidInputError.of(
-            "server.port", f"{port} cannot be used: {error.strerror}", remedy
-        ) from None
-    listener.listen(BACKLOG)
+        raise
     return listener
+
+
+def _port_in(announced: Path) -> int | None:
+    """The port in this `server.json`; None if there is none."""
+    try:
+        return urlsplit(str(json.loads(announced.read_bytes())["url"])).port
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def listen_for_group(shared: SharedSettings) -> socket.socket | None:

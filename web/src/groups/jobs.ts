@@ -22,6 +22,17 @@ export function isOf(known: { current: ReadonlySet<string> }): (event: ServerEve
   };
 }
 
+/** Whether this names an array, and not one of its tasks. */
+export function isArray(reference: string): boolean {
+  return /^array_[0-9a-f]+$/.test(reference);
+}
+
+/** Where the page shows it. Of an array, which stands in lists as if it were a job, those are
+ * its tasks. */
+export function addressOf({ id }: { id: string }): string {
+  return isArray(id) ? `/jobs?array=${id}` : `/jobs/${id}`;
+}
+
 export function isOver(job: Job): boolean {
   return OVER.has(job.state);
 }

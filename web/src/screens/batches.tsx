@@ -11,6 +11,7 @@ import { useResource } from "../state/resource";
 import { mayChange, maySubmit } from "../state/rights";
 import { go } from "../state/router";
 import { session } from "../state/session";
+import { useTitle } from "../state/title";
 import { Choice, Field, TextField } from "../ui/fields";
 import { Form } from "../ui/forms";
 import {
@@ -155,6 +156,7 @@ function BatchScreen({ id }: { id: string }) {
   const [error, setError] = useState<Error | null>(null);
   const [state, setState] = useState("");
   const batch = found.value;
+  useTitle(batch?.script);
   if (batch === null) return <Found of={found} />;
   const post = (action: string) => async () => {
     await send("POST", `/api/v1/batches/${id}/${action}`, action === "retry" ? {} : undefined);

@@ -75,12 +75,12 @@ function BudgetCard({ budget, onChange, onRemove }: CardProps) {
         <span class="quiet">of {format.money(budget.amount, budget.currency)}</span>
       </div>
       <p class="quiet small">
-        {whose}, {budget.period}
+        {whose}, {periodOf(budget)}
         {budget.hard ? ", ends what runs" : ""}
       </p>
       <p class="quiet small">
-        {format.money(budget.reserved, budget.currency)} more for jobs that wait or run; it comes to{" "}
-        {format.money(budget.forecast, budget.currency)}
+        {format.money(budget.reserved, budget.currency)} more kept for jobs that wait or run; what
+        runs now brings it to {format.money(budget.forecast, budget.currency)} at most
         {budget.waiting > 0 && `; it keeps ${format.count(budget.waiting)} jobs waiting`}
       </p>
       {session.may("administrator") && (
@@ -95,6 +95,10 @@ function BudgetCard({ budget, onChange, onRemove }: CardProps) {
       )}
     </Card>
   );
+}
+
+function periodOf({ period }: Budget): string {
+  return PERIODS.find(([name]) => name === period)?.[1] ?? period;
 }
 
 interface DialogProps {

@@ -224,7 +224,11 @@ function Upload({ onAdded }: { onAdded: () => void }) {
 
   // Browsers hash only for pages that came over TLS, or from this machine.
   if (!window.isSecureContext) {
-    return <p class="quiet">Over TLS, you can upload here. `gpuyard datasets add` works, too.</p>;
+    return (
+      <p class="quiet">
+        Over TLS, you can upload here. <code>gpuyard datasets add</code> works, too.
+      </p>
+    );
   }
   return (
     <Form

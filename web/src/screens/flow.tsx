@@ -8,6 +8,7 @@ import { Graph } from "../charts/graph";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { usePlace } from "../state/router";
+import { useTitle } from "../state/title";
 import { useWhole } from "../state/whole";
 import { Card, Empty, ErrorNote, Found, Link, StateBadge } from "../ui/parts";
 import { flowState } from "./sweeps";
@@ -21,6 +22,7 @@ export default function FlowScreen() {
   const jobs = useWhole<Job>("/api/v1/jobs", { label }, isOf(known));
   known.current = new Set(jobs.items.map((job) => job.id));
   const flow = flowsOf(jobs.items)[0];
+  useTitle(flow?.name);
   const now = useNow();
   if (!flow) {
     return jobs.hasMore ? (

@@ -1,16 +1,18 @@
 // One job: its state and what can be done about it, curves, output, and what it left.
 
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
+import { addressOf, isArray } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
 import { mayChange, maySubmit, opensStreams } from "../state/rights";
 import { session } from "../state/session";
+import { useTitle } from "../state/title";
 import {
   ActionButton,
   Card,
@@ -49,14 +51,24 @@ interface Items<T> {
   items: T[];
 }
 
-export default function JobScreen({ words }: { words: string[] }) {
-  const reference = words[0]!;
+export default function JobScreen({ words: [reference] }: { words: string[] }) {
+  return isArray(reference!) ? <ToTasks array={reference!} /> : <OneJob reference={reference!} />;
+}
+
+/** An array has no page of its own: the list has its tasks. */
+function ToTasks({ array }: { array: string }) {
+  useEffect(() => go(addressOf({ id: array }), { replace: true }), [array]);
+  return <Loading />;
+}
+
+function OneJob({ reference }: { reference: string }) {
   // It may be given by its name, and until it is known, any event may be about it: one that
   // comes while the answer is on its way is in no answer.
   const isOfJob = ({ job_id: id }: ServerEvent) =>
     id !== null && (job.value === null ? job.error === null : id === job.value.id);
   const path = `/api/v1/jobs/${reference}`;
   const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
+  useTitle(job.value && (job.value.name || format.shortId(job.value.id)));
   const { query } = usePlace();
   const asked = query.get("show");
   const isGone = job.error instanceof Problem && job.error.status === 404;
@@ -224,7 +236,7 @@ function Facts({ job }: { job: Job }) {
       </div>
       {OVER.has(job.state) && job.state !== "completed" && said && (
         <div class="error">
-          <p>{said}</p>
+          {(said !== "exit code" || !job.exit_code) && <p>{said}</p>}
           {job.exit_code !== null && job.exit_code !== undefined && (
             <p>Exit code {job.exit_code}.</p>
           )}

@@ -78,7 +78,13 @@ export function JobsScreen() {
           <span class="less number">Submitted</span>
         </div>
         {jobs.items.length === 0 && jobs.hasMore && !jobs.error && <Loading />}
-        {jobs.items.length === 0 && !jobs.hasMore && <Empty>No job is like that.</Empty>}
+        {jobs.items.length === 0 && !jobs.hasMore && (
+          <Empty>
+            {Object.keys(wanted).length === 0
+              ? "Nothing was submitted yet."
+              : "No job is like that."}
+          </Empty>
+        )}
         <Windowed
           items={jobs.items}
           lineHeight={LINE_HEIGHT}
@@ -170,7 +176,7 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
       {mayChange(job) ? (
         <input
           type="checkbox"
-          aria-label={`Choose ${name}`}
+          aria-label={`Choose ${name}${job.array_id ? ` ${shortNameOf(job)}` : ""}`}
           checked={isChosen}
           onChange={(event) => onChoose(event.currentTarget.checked)}
         />
@@ -181,7 +187,9 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
         <Link to={`/jobs/${job.id}`} class="cut">
           {name}
         </Link>
-        <span class="quiet small mono less">{job.name ? shortNameOf(job) : ""}</span>
+        <span class={`quiet small mono ${job.array_id ? "" : "less"}`}>
+          {job.name ? shortNameOf(job) : ""}
+        </span>
       </span>
       <StateBadge state={job.state} isHeld={job.held} />
       <span class="less">

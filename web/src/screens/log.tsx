@@ -82,10 +82,12 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
         </select>
         <Tick label="hide metric lines" checked={hidesMetrics} onChange={setHidesMetrics} />
         <span class="spring" />
-        <Tick label="follow" checked={follows} onChange={setFollows} />
-        <a class="button" href={`/api/v1/jobs/${job}/logs`} download={`${job}.log`}>
-          Download
-        </a>
+        <div class="row">
+          <Tick label="follow" checked={follows} onChange={setFollows} />
+          <a class="button" href={`/api/v1/jobs/${job}/logs`} download={`${job}.log`}>
+            Download
+          </a>
+        </div>
       </form>
       <ErrorNote error={log.error} />
       <Lines

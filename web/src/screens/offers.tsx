@@ -105,7 +105,7 @@ function ProviderCard({ provider }: { provider: Provider }) {
 }
 
 function share(part: number | null): string {
-  return part === null ? "–" : `${format.figure(part * 100)} %`;
+  return part === null ? "–" : `${format.figure(part * 100)}\u00a0%`;
 }
 
 function Offers() {

@@ -20,7 +20,11 @@ interface Queue {
 
 const WATCHED = { isWatched: true };
 const SHOWN = 3;
-const WORDS: Record<string, string> = { llm: "prompt", script: "script" };
+/** One, and many. Jobs wait in one queue with the items of batches. */
+const WORDS: Record<string, readonly [string, string]> = {
+  llm: ["prompt", "prompts"],
+  script: ["job or item", "jobs and items"],
+};
 
 /** Nothing, where nobody has ever used a batch or a model. */
 export function Batches() {
@@ -31,7 +35,7 @@ export function Batches() {
   if (newest.length === 0 && waiting.length === 0) return <ErrorNote error={batches.error} />;
   const inWords = waiting.map(
     ({ name, waiting: count }) =>
-      `${format.count(count)} ${WORDS[name] ?? name}${count === 1 ? "" : "s"}`,
+      `${format.count(count)} ${WORDS[name]?.[count === 1 ? 0 : 1] ?? name}`,
   );
   return (
     <Card

@@ -1,13 +1,13 @@
 // What the instance does now: GPUs, the queue, what needs attention, what it costs.
 
-import { useEffect } from "preact/hooks";
-
 import type { Schemas } from "../api/client";
-import { feed, type ServerEvent } from "../api/events";
 import * as format from "../format";
+import { addressOf } from "../groups/jobs";
+import { type DaySpent, lastDay } from "../groups/spending";
 import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
+import { Attention } from "./overview-attention";
 import { Batches } from "./overview-batches";
 import { JobThroughput } from "./overview-throughput";
 import {
@@ -49,10 +49,6 @@ interface Items<T> {
 
 type Job = Schemas["Job"];
 const WATCHED = { isWatched: true };
-const MOST_EVENTS = 200;
-
-const isWarning = (event: ServerEvent) =>
-  /warning|filling|missed|spent|short|failed|unknown|full|down/.test(event.kind);
 
 export function OverviewScreen() {
   const gpus = useResource<Items<Gpu>>("/api/v1/gpus", {}, WATCHED);
@@ -74,7 +70,7 @@ export function OverviewScreen() {
         <h2>GPUs</h2>
         {gpus.value && <Gpus gpus={gpus.value.items} />}
       </section>
-      <div class="columns">
+      <div class="columns top">
         <Recent />
         <div class="stack spaced">
           <JobThroughput />
@@ -107,7 +103,8 @@ function Gpus({ gpus }: { gpus: Gpu[] }) {
   if (gpus.length === 0) {
     return (
       <Empty>
-        No GPU is known here. Jobs without GPUs run; `gpuyard nodes invite` adds a machine.
+        No GPU is known here. Jobs without GPUs run; <code>gpuyard nodes invite</code> adds a
+        machine.
       </Empty>
     );
   }
@@ -186,7 +183,7 @@ function Recent() {
       {jobs.value?.items.length === 0 && <Empty>Nothing was submitted yet.</Empty>}
       {jobs.value?.items.map((job) => (
         <div key={job.id} class="row wide">
-          <Link to={`/jobs/${job.id}`} class="cut">
+          <Link to={addressOf(job)} class="cut">
             {job.name || format.shortId(job.id)}
           </Link>
           <span class="row">
@@ -206,18 +203,23 @@ function Spending() {
     {},
     { everyS: 30 },
   );
-  const day = today.value?.items?.at(-1);
   return (
     <Card title="Spending">
       <Found of={today} />
-      <div class="row wide">
-        <span class="quiet">{whenOf(day?.key)}</span>
-        <span class="figure">{format.money(day?.amount ?? "0", day?.currency)}</span>
-      </div>
+      {today.value && <Spent of={lastDay(today.value)} />}
       {budgets.value?.items.map((budget) => (
         <BudgetLine key={budget.name} budget={budget} />
       ))}
     </Card>
+  );
+}
+
+function Spent({ of: { day, amount, currency } }: { of: DaySpent }) {
+  return (
+    <div class="row wide">
+      <span class="quiet">{whenOf(day)}</span>
+      <span class="figure">{format.money(amount, currency)}</span>
+    </div>
   );
 }
 
@@ -241,47 +243,4 @@ function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
       <Meter share={used} label={`Used of the budget ${budget.name}`} />
     </div>
   );
-}
-
-function Attention() {
-  const now = useNow();
-  const events = useResource<Items<ServerEvent>>("/api/v1/events", {
-    newest: true,
-    limit: MOST_EVENTS,
-  });
-  const { patch } = events;
-  useEffect(
-    () =>
-      feed.listen((event) => {
-        if (event.seq === null || !isWarning(event)) return;
-        patch(({ items }) => ({ items: [...items, event].slice(-MOST_EVENTS) }));
-      }),
-    [patch],
-  );
-  const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, 8);
-  return (
-    <Card title="Needs attention">
-      <Found of={events} />
-      {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
-      {found.map((event) => (
-        <div key={event.seq} class="row wide">
-          {event.job_id ? (
-            <Link to={`/jobs/${event.job_id}`} class="cut">
-              {wordsOf(event)}
-            </Link>
-          ) : (
-            <span class="cut">{wordsOf(event)}</span>
-          )}
-          <span class="quiet small">{format.ago(event.at, now)}</span>
-        </div>
-      ))}
-    </Card>
-  );
-}
-
-function wordsOf(event: ServerEvent): string {
-  const said = event.data["message"] ?? event.data["advice"] ?? event.data["reason"];
-  const kind = event.kind.replace(".", " ").replaceAll("_", " ");
-  const words = kind[0]!.toUpperCase() + kind.slice(1);
-  return typeof said === "string" ? `${words}: ${said.replaceAll("_", " ")}` : words;
 }

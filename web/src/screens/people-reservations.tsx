@@ -33,7 +33,7 @@ export function ReservationsTab() {
     <>
       <div class="head">
         <h2>{monthName(month)}</h2>
-        <span class="row">
+        <span class="row wrap">
           <button type="button" class="button" onClick={() => setMonth(otherMonth(month, -1))}>
             Month before
           </button>

@@ -84,7 +84,7 @@ function ShareLine({ share }: { share: FairShare }) {
 function Part({ part, label, quiet }: { part: number; label: string; quiet?: boolean }) {
   return (
     <span class="stack tight">
-      <span>{Math.round(part * 100)}%</span>
+      <span>{Math.round(part * 100)}&nbsp;%</span>
       <Meter share={part} label={label} quiet={quiet ?? false} />
     </span>
   );

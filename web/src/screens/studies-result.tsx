@@ -68,7 +68,9 @@ function Ranking({ result, strategies }: { result: Result; strategies: Strategy[
               <td>{nameOf(one)}</td>
               <td class="number">{one.gpus ?? "–"}</td>
               <td class="number">
-                {typeof one.agreement === "number" ? `${(one.agreement * 100).toFixed(1)}%` : "–"}
+                {typeof one.agreement === "number"
+                  ? `${(one.agreement * 100).toFixed(1)}\u00a0%`
+                  : "–"}
               </td>
               <td class="bar">
                 <span class="stack tight">

@@ -18,6 +18,7 @@ import {
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { mayChange } from "../state/rights";
+import { useTitle } from "../state/title";
 import { useWhole } from "../state/whole";
 import { ActionButton, Badge, Card, Empty, ErrorNote, Found, Link, StateBadge } from "../ui/parts";
 import { SweepBadge } from "./sweeps";
@@ -64,6 +65,7 @@ interface SweepProps {
 }
 
 function SweepOf({ gate, spec, jobs, onChange }: SweepProps) {
+  useTitle(labelOf(gate, "sweep"));
   const [shown, setShown] = useState<string | null>(null);
   const [ranges, setRanges] = useState<Ranges>({});
   const best = useBestValues(jobs, spec);
