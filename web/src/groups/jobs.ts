@@ -22,6 +22,11 @@ export function isOf(known: { current: ReadonlySet<string> }): (event: ServerEve
   };
 }
 
+/** Where a job is shown; an array, as the list of its tasks. */
+export function screenOf({ id }: { id: string }): string {
+  return id.startsWith("array_") ? `/jobs?array=${id}` : `/jobs/${id}`;
+}
+
 export function isOver(job: Job): boolean {
   return OVER.has(job.state);
 }

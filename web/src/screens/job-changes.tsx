@@ -1,4 +1,5 @@
-// What can be changed of a job that was submitted: whether it is held, its name and priority.
+// What can be changed of a job that was submitted: whether it is held, its name, its priority
+// and its times.
 
 import { useState } from "preact/hooks";
 
@@ -7,6 +8,7 @@ import { mayChange, maySubmit } from "../state/rights";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ActionButton } from "../ui/parts";
+import { changesOf, shownOf } from "./changed";
 
 type Job = Schemas["Job"];
 
@@ -49,18 +51,19 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
 
 function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDone: () => void }) {
   const { job, isOver } = props;
-  const [name, setName] = useState(job.name || "");
-  const [priority, setPriority] = useState(String(job.priority));
+  const [before] = useState(() => shownOf(job));
+  const [shown, setShown] = useState(before);
+  const bound = (field: keyof typeof before) => ({
+    value: shown[field],
+    onInput: (value: string) => setShown({ ...shown, [field]: value }),
+  });
   async function change(): Promise<void> {
-    await send("PATCH", `/api/v1/jobs/${job.id}`, {
-      ...(name !== job.name && { name }),
-      ...(priority !== String(job.priority) && { priority: Number(priority) }),
-    });
+    await send("PATCH", `/api/v1/jobs/${job.id}`, changesOf(before, shown));
     props.onDone();
   }
   return (
     <FormDialog title="Change the job" verb="Change" act={change} onClose={props.onClose}>
-      <Field label="Its name" required value={name} onInput={setName} />
+      <Field label="Its name" required {...bound("name")} />
       {!isOver && (
         <Field
           label="Priority, from 1 to 5 (urgent)"
@@ -68,9 +71,12 @@ function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDo
           min={1}
           max={5}
           required
-          value={priority}
-          onInput={setPriority}
+          {...bound("priority")}
         />
+      )}
+      {job.state === "queued" && <Field label="End it after" hint="2h" {...bound("timeout")} />}
+      {!isOver && (
+        <Field label="Done by (empty: no matter when)" hint="8h" {...bound("deadline")} />
       )}
     </FormDialog>
   );

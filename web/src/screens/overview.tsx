@@ -5,9 +5,11 @@ import { useEffect } from "preact/hooks";
 import type { Schemas } from "../api/client";
 import { feed, type ServerEvent } from "../api/events";
 import * as format from "../format";
+import { screenOf } from "../groups/jobs";
 import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
+import { alarmsOf, type Disked, type Gpu, howFar, workOf } from "./gpu-words";
 import { Batches } from "./overview-batches";
 import { JobThroughput } from "./overview-throughput";
 import {
@@ -21,27 +23,6 @@ import {
   StateBadge,
   type Tone,
 } from "../ui/parts";
-
-/** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
-interface Gpu {
-  uuid: string;
-  node: string;
-  index: number;
-  name: string;
-  state: string;
-  memory_mb: number;
-  free_mb: number;
-  temperature_c: number | null;
-  utilization: number | null;
-  problem: string | null;
-  draining: boolean;
-  job_id: string | null;
-  script?: string;
-  model?: string;
-  eta_s?: number | null;
-  since?: number;
-  progress?: number | null;
-}
 
 interface Items<T> {
   items: T[];
@@ -80,7 +61,7 @@ export function OverviewScreen() {
           <JobThroughput />
           <Batches />
           <Spending />
-          <Attention />
+          <Attention gpus={gpus.value?.items ?? []} />
         </div>
       </div>
     </>
@@ -134,6 +115,7 @@ function stateOf({ state }: Gpu): string {
 function GpuTile({ gpu }: { gpu: Gpu }) {
   const now = useNow();
   const used = gpu.memory_mb - gpu.free_mb;
+  const work = workOf(gpu);
   return (
     <article class="card gpu" aria-label={`GPU ${gpu.index} of ${gpu.node}`}>
       <div class="row wide">
@@ -146,20 +128,14 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
       <div class="what">
         {gpu.job_id ? (
           <Link to={`/jobs/${gpu.job_id}`} class="cut">
-            {gpu.model ?? gpu.script ?? format.shortId(gpu.job_id)}
+            {work ?? format.shortId(gpu.job_id)}
           </Link>
         ) : (
-          <span class="quiet cut">{gpu.problem ?? gpu.model ?? "free"}</span>
-        )}
-        {gpu.job_id && (
-          <span class="quiet">
-            {gpu.eta_s
-              ? `${format.duration(gpu.eta_s)} left`
-              : gpu.since
-                ? `for ${format.duration(now - gpu.since)}`
-                : ""}
+          <span class="quiet cut">
+            {gpu.problem ?? work ?? (gpu.state === "idle" ? "free" : "")}
           </span>
         )}
+        <span class="quiet">{howFar(gpu, now)}</span>
       </div>
       {gpu.job_id && typeof gpu.progress === "number" ? (
         <Meter share={gpu.progress} label="Progress of its job" />
@@ -170,6 +146,7 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
         <span>
           {format.memory(used)} of {format.memory(gpu.memory_mb)}
         </span>
+        {gpu.tasks_completed !== undefined && <span>{format.count(gpu.tasks_completed)} done</span>}
         <span>{gpu.temperature_c === null ? "" : `${gpu.temperature_c} °C`}</span>
         <span>{gpu.utilization === null ? "" : `${Math.round(gpu.utilization * 100)} %`}</span>
       </div>
@@ -186,7 +163,7 @@ function Recent() {
       {jobs.value?.items.length === 0 && <Empty>Nothing was submitted yet.</Empty>}
       {jobs.value?.items.map((job) => (
         <div key={job.id} class="row wide">
-          <Link to={`/jobs/${job.id}`} class="cut">
+          <Link to={screenOf(job)} class="cut">
             {job.name || format.shortId(job.id)}
           </Link>
           <span class="row">
@@ -243,8 +220,9 @@ function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
   );
 }
 
-function Attention() {
+function Attention({ gpus }: { gpus: Gpu[] }) {
   const now = useNow();
+  const machines = useResource<Items<Disked>>("/api/v1/nodes", {}, { everyS: 30 });
   const events = useResource<Items<ServerEvent>>("/api/v1/events", {
     newest: true,
     limit: MOST_EVENTS,
@@ -259,10 +237,14 @@ function Attention() {
     [patch],
   );
   const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, 8);
+  const alarms = alarmsOf(gpus, machines.value?.items ?? []);
   return (
     <Card title="Needs attention">
       <Found of={events} />
-      {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
+      {events.value && found.length + alarms.length === 0 && <p class="quiet">Nothing.</p>}
+      {alarms.map((alarm) => (
+        <div key={alarm}>{alarm}</div>
+      ))}
       {found.map((event) => (
         <div key={event.seq} class="row wide">
           {event.job_id ? (
