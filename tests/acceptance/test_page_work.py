@@ -71,7 +71,7 @@ def test_a_gpu_says_how_far_its_job_is_and_what_is_wrong_now(
     assert instance.wait(job, "completed")
 
 
-def test_a_job_that_waits_gets_another_time_limit_and_deadline(
+def test_a_job_gets_other_times_while_it_waits_and_when_it_is_resumed(
     instance: TestInstance, browser: Browser
 ) -> None:
     job = instance.submit(["true"], name="later", held=True)
@@ -84,3 +84,10 @@ def test_a_job_that_waits_gets_another_time_limit_and_deadline(
         page.get_by_role("button", name="Change").click()
         expect(page.get_by_label("End it after")).to_have_value("7200")
         expect(page.get_by_label("Done by")).to_have_value("2098-12-01 18:00")
+        page.get_by_role("button", name="Close").click()
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Resume with").click()
+        page.get_by_label("End it after").fill("3h")
+        page.get_by_role("button", name="Resume it").click()
+        expect(page.locator("main .head .badge")).to_have_text("completed")
+    assert instance.job(job).spec["timeout_s"] == 3 * 3600

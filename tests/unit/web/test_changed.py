@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuyard.server.routers.arrays import UpdateArrayRequest
-from gpuyard.server.routers.jobs import UpdateRequest
+from gpuyard.server.routers.jobs import ResumeRequest, UpdateRequest
 from tests.support.page_code import evaluate
 
 # 2098-12-01 18:00 in Berlin.
@@ -65,3 +65,14 @@ def test_only_what_differs_of_an_array_is_sent(
 
 def test_nothing_is_sent_of_a_form_that_nobody_changed() -> None:
     assert sent(JOB, {}) == sent(ARRAY, {}) == {}
+
+
+def test_a_job_is_resumed_with_what_was_typed_only() -> None:
+    typed = {"timeout": " 2h ", "deadline": "", "gpus": "A100:8", "priority": "5"}
+    late = {"timeout": "", "deadline": "8h", "gpus": "", "priority": ""}
+    expression = "given.map(resumedWith)"
+    found, later = evaluate(["screens/changed.ts"], expression, [typed, late])
+    assert found == {"timeout_s": "2h", "gpus": "A100:8", "priority": 5}
+    assert later == {"deadline": "8h"}
+    changes = ResumeRequest.model_validate(found).changes()
+    assert changes["timeout_s"] == 7200 and changes["gpus"]["count"] == 8

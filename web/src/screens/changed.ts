@@ -49,3 +49,27 @@ export function changesOf(before: Shown, after: Shown): Changes {
     ...(differs("atMost") && { at_most: Number(after.atMost) || null }),
   };
 }
+
+/** What a job is to have from now on when it is resumed; what is empty stays as it was. */
+export interface Resumed {
+  timeout: string;
+  deadline: string;
+  gpus: string;
+  priority: string;
+}
+
+interface ResumeChanges {
+  timeout_s?: string;
+  deadline?: number | string;
+  gpus?: string;
+  priority?: number;
+}
+
+export function resumedWith({ timeout, deadline, gpus, priority }: Resumed): ResumeChanges {
+  return {
+    ...(timeout.trim() && { timeout_s: timeout.trim() }),
+    ...(deadline.trim() && { deadline: momentOf(deadline) }),
+    ...(gpus.trim() && { gpus: gpus.trim() }),
+    ...(priority && { priority: Number(priority) }),
+  };
+}

@@ -8,7 +8,7 @@ import { mayChange, maySubmit } from "../state/rights";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ActionButton } from "../ui/parts";
-import { changesOf, shownOf } from "./changed";
+import { changesOf, resumedWith, shownOf } from "./changed";
 
 type Job = Schemas["Job"];
 
@@ -22,6 +22,7 @@ interface Props {
 /** Buttons, for whoever may change the job. */
 export function JobChanges({ job, isOver, onChange, onError }: Props) {
   const [isChanging, setChanging] = useState(false);
+  const [isResuming, setResuming] = useState(false);
   if (!mayChange(job)) return null;
   const hold = (action: "hold" | "release") => async () => {
     await send("POST", `/api/v1/jobs:${action}`, { jobs: [job.id] });
@@ -39,9 +40,15 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
           Release
         </ActionButton>
       )}
+      {isOver && maySubmit(job.project) && (
+        <button type="button" class="button" onClick={() => setResuming(true)}>
+          Resume with …
+        </button>
+      )}
       <button type="button" class="button" onClick={() => setChanging(true)}>
         {isOver ? "Rename" : "Change"}
       </button>
+      {isResuming && <ResumeJob job={job} onClose={() => setResuming(false)} onDone={onChange} />}
       {isChanging && (
         <ChangeJob job={job} isOver={isOver} onClose={() => setChanging(false)} onDone={onChange} />
       )}
@@ -78,6 +85,35 @@ function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDo
       {!isOver && (
         <Field label="Done by (empty: no matter when)" hint="8h" {...bound("deadline")} />
       )}
+    </FormDialog>
+  );
+}
+
+const SAME = { timeout: "", deadline: "", gpus: "", priority: "" };
+
+function ResumeJob(props: { job: Job; onClose: () => void; onDone: () => void }) {
+  const [typed, setTyped] = useState(SAME);
+  const bound = (field: keyof typeof SAME) => ({
+    value: typed[field],
+    onInput: (value: string) => setTyped({ ...typed, [field]: value }),
+  });
+  async function resume(): Promise<void> {
+    await send("POST", `/api/v1/jobs/${props.job.id}/resume`, resumedWith(typed));
+    props.onDone();
+  }
+  return (
+    <FormDialog title="Resume the job" verb="Resume it" act={resume} onClose={props.onClose}>
+      <p class="quiet">It goes on from its newest checkpoint. What is empty stays as it was.</p>
+      <Field label="End it after" hint="2h" {...bound("timeout")} />
+      <Field label="Done by" hint="8h" {...bound("deadline")} />
+      <Field label="GPUs" hint="2, or A100:8" {...bound("gpus")} />
+      <Field
+        label="Priority, from 1 to 5 (urgent)"
+        type="number"
+        min={1}
+        max={5}
+        {...bound("priority")}
+      />
     </FormDialog>
   );
 }
