@@ -29,7 +29,7 @@ export function isArray(reference: string): boolean {
 
 /** Where the page shows it. Of an array, which stands in lists as if it were a job, those are
  * its tasks. */
-export function addressOf({ id }: { id: string }): string {
+export function screenOf({ id }: { id: string }): string {
   return isArray(id) ? `/jobs?array=${id}` : `/jobs/${id}`;
 }
 

@@ -1,4 +1,5 @@
-// What can be changed of a job that was submitted: whether it is held, its name and priority.
+// What can be changed of a job that was submitted: whether it is held, its name, its priority
+// and its times.
 
 import { useState } from "preact/hooks";
 
@@ -7,6 +8,7 @@ import { mayChange, maySubmit } from "../state/rights";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ActionButton } from "../ui/parts";
+import { changesOf, resumedWith, shownOf } from "./changed";
 
 type Job = Schemas["Job"];
 
@@ -20,6 +22,7 @@ interface Props {
 /** Buttons, for whoever may change the job. */
 export function JobChanges({ job, isOver, onChange, onError }: Props) {
   const [isChanging, setChanging] = useState(false);
+  const [isResuming, setResuming] = useState(false);
   if (!mayChange(job)) return null;
   const hold = (action: "hold" | "release") => async () => {
     await send("POST", `/api/v1/jobs:${action}`, { jobs: [job.id] });
@@ -37,9 +40,15 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
           Release
         </ActionButton>
       )}
+      {isOver && maySubmit(job.project) && (
+        <button type="button" class="button" onClick={() => setResuming(true)}>
+          Resume with …
+        </button>
+      )}
       <button type="button" class="button" onClick={() => setChanging(true)}>
         {isOver ? "Rename" : "Change"}
       </button>
+      {isResuming && <ResumeJob job={job} onClose={() => setResuming(false)} onDone={onChange} />}
       {isChanging && (
         <ChangeJob job={job} isOver={isOver} onClose={() => setChanging(false)} onDone={onChange} />
       )}
@@ -49,18 +58,19 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
 
 function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDone: () => void }) {
   const { job, isOver } = props;
-  const [name, setName] = useState(job.name || "");
-  const [priority, setPriority] = useState(String(job.priority));
+  const [before] = useState(() => shownOf(job));
+  const [shown, setShown] = useState(before);
+  const bound = (field: keyof typeof before) => ({
+    value: shown[field],
+    onInput: (value: string) => setShown({ ...shown, [field]: value }),
+  });
   async function change(): Promise<void> {
-    await send("PATCH", `/api/v1/jobs/${job.id}`, {
-      ...(name !== job.name && { name }),
-      ...(priority !== String(job.priority) && { priority: Number(priority) }),
-    });
+    await send("PATCH", `/api/v1/jobs/${job.id}`, changesOf(before, shown));
     props.onDone();
   }
   return (
     <FormDialog title="Change the job" verb="Change" act={change} onClose={props.onClose}>
-      <Field label="Its name" required value={name} onInput={setName} />
+      <Field label="Its name" required {...bound("name")} />
       {!isOver && (
         <Field
           label="Priority, from 1 to 5 (urgent)"
@@ -68,10 +78,42 @@ function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDo
           min={1}
           max={5}
           required
-          value={priority}
-          onInput={setPriority}
+          {...bound("priority")}
         />
       )}
+      {job.state === "queued" && <Field label="End it after" hint="2h" {...bound("timeout")} />}
+      {!isOver && (
+        <Field label="Done by (empty: no matter when)" hint="8h" {...bound("deadline")} />
+      )}
+    </FormDialog>
+  );
+}
+
+const SAME = { timeout: "", deadline: "", gpus: "", priority: "" };
+
+function ResumeJob(props: { job: Job; onClose: () => void; onDone: () => void }) {
+  const [typed, setTyped] = useState(SAME);
+  const bound = (field: keyof typeof SAME) => ({
+    value: typed[field],
+    onInput: (value: string) => setTyped({ ...typed, [field]: value }),
+  });
+  async function resume(): Promise<void> {
+    await send("POST", `/api/v1/jobs/${props.job.id}/resume`, resumedWith(typed));
+    props.onDone();
+  }
+  return (
+    <FormDialog title="Resume the job" verb="Resume it" act={resume} onClose={props.onClose}>
+      <p class="quiet">It goes on from its newest checkpoint. What is empty stays as it was.</p>
+      <Field label="End it after" hint="2h" {...bound("timeout")} />
+      <Field label="Done by" hint="8h" {...bound("deadline")} />
+      <Field label="GPUs" hint="2, or A100:8" {...bound("gpus")} />
+      <Field
+        label="Priority, from 1 to 5 (urgent)"
+        type="number"
+        min={1}
+        max={5}
+        {...bound("priority")}
+      />
     </FormDialog>
   );
 }

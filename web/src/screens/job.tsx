@@ -6,7 +6,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
-import { addressOf, isArray } from "../groups/jobs";
+import { isArray, screenOf } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
@@ -57,7 +57,7 @@ export default function JobScreen({ words: [reference] }: { words: string[] }) {
 
 /** An array has no page of its own: the list has its tasks. */
 function ToTasks({ array }: { array: string }) {
-  useEffect(() => go(addressOf({ id: array }), { replace: true }), [array]);
+  useEffect(() => go(screenOf({ id: array }), { replace: true }), [array]);
   return <Loading />;
 }
 

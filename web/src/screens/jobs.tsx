@@ -1,18 +1,18 @@
 // All jobs, newest first. The filters are in the address, so that it can be sent.
 
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 
 import { type Query, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
-import { useNow } from "../state/clock";
+import { serverNow, useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { mayChange, maySubmit } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
-import { session } from "../state/session";
 import { useFirstAndSettled } from "../state/settled";
 import { ActionButton, Empty, ErrorNote, Link, Loading, Meter, StateBadge } from "../ui/parts";
 import { Windowed } from "../ui/window";
+import { ArrayHead } from "./array";
 
 type Job = Schemas["Job"];
 const LINE_HEIGHT = 40;
@@ -29,16 +29,32 @@ const STATES = [
 const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
 const FILTERS = ["name", "project", "user", "label"] as const;
 const HINTS = { name: "Name", project: "Project", user: "User", label: "Label, NAME=VALUE" };
+const HOUR_S = 3600;
+const DAY_S = 24 * HOUR_S;
+/** How long ago a job was submitted at most, as the address has it. */
+const SINCE: Record<string, readonly [seconds: number, words: string]> = {
+  "1h": [HOUR_S, "in the last hour"],
+  "1d": [DAY_S, "in the last day"],
+  "7d": [7 * DAY_S, "in the last 7 days"],
+  "30d": [30 * DAY_S, "in the last 30 days"],
+};
 const isAboutJobs = (event: ServerEvent) => event.kind.startsWith("job.");
 
 export function JobsScreen() {
   const { query } = usePlace();
   const filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) || undefined]));
+  const age = query.get("since") ?? "";
+  // A moment, so that the question stays the same while the list is open.
+  const since = useMemo(
+    () => (Object.hasOwn(SINCE, age) ? Math.floor(serverNow() - SINCE[age]![0]) : undefined),
+    [age],
+  );
   const typed = JSON.stringify({
     ...filters,
     name: asPattern(filters["name"]),
     state: query.get("state") || undefined,
     array: query.get("array") || undefined,
+    since,
   });
   const wanted = JSON.parse(useFirstAndSettled(typed)) as Query;
   const jobs = useListing<Job>("/api/v1/jobs", wanted, isAboutJobs);
@@ -56,7 +72,7 @@ export function JobsScreen() {
     <>
       <div class="head">
         <h1>Jobs</h1>
-        {query.get("array") && <ArrayNote id={query.get("array")!} />}
+        {query.get("array") && <ArrayHead key={query.get("array")} id={query.get("array")!} />}
         <span class="spring" />
         {chosen.size > 0 && (
           <BulkActions
@@ -107,21 +123,6 @@ export function JobsScreen() {
   );
 }
 
-/** Only the tasks of this array are listed. */
-function ArrayNote({ id }: { id: string }) {
-  return (
-    <>
-      <span class="quiet">The tasks of {format.shortId(id)}</span>
-      <Link to="/jobs">All jobs</Link>
-      {session.may("member") && (
-        <Link to={`/submit?from=${id}`} class="button">
-          Clone and edit
-        </Link>
-      )}
-    </>
-  );
-}
-
 /** What has been chosen, as far as it is known now. */
 function present(chosen: ReadonlyMap<string, Job>, jobs: readonly Job[]): ReadonlyMap<string, Job> {
   const now = new Map(jobs.map((job) => [job.id, job]));
@@ -145,6 +146,18 @@ function Filters({ query }: { query: URLSearchParams }) {
         {STATES.map((state) => (
           <option key={state} value={state}>
             {state.replaceAll("_", " ")}
+          </option>
+        ))}
+      </select>
+      <select
+        aria-label="Submitted"
+        value={query.get("since") ?? ""}
+        onChange={(event) => setQuery({ since: event.currentTarget.value })}
+      >
+        <option value="">Whenever submitted</option>
+        {Object.entries(SINCE).map(([age, [, words]]) => (
+          <option key={age} value={age}>
+            {words}
           </option>
         ))}
       </select>

@@ -1,4 +1,4 @@
-// The newest warnings and failures.
+// What is wrong now, and the newest warnings and failures.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -8,6 +8,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { Card, Found, Link } from "../ui/parts";
+import { alarmsOf, type Disked, type Gpu } from "./gpu-words";
 
 type Names = ReadonlyMap<string, string>;
 const MOST_EVENTS = 200;
@@ -16,8 +17,9 @@ const SHOWN = 8;
 const isWarning = (event: ServerEvent) =>
   /warning|filling|missed|spent|short|failed|unknown|full|down/.test(event.kind);
 
-export function Attention() {
+export function Attention({ gpus }: { gpus: readonly Gpu[] }) {
   const now = useNow();
+  const machines = useResource<{ items: Disked[] }>("/api/v1/nodes", {}, { everyS: 30 });
   const events = useResource<{ items: ServerEvent[] }>("/api/v1/events", {
     newest: true,
     limit: MOST_EVENTS,
@@ -32,11 +34,15 @@ export function Attention() {
     [patch],
   );
   const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, SHOWN);
+  const alarms = alarmsOf(gpus, machines.value?.items ?? []);
   const names = useNames(found.flatMap(({ job_id: id }) => id ?? []));
   return (
     <Card title="Needs attention">
       <Found of={events} />
-      {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
+      {events.value && found.length + alarms.length === 0 && <p class="quiet">Nothing.</p>}
+      {alarms.map((alarm) => (
+        <div key={alarm}>{alarm}</div>
+      ))}
       {found.map((event) => (
         <div key={event.seq} class="row wide">
           <Warning event={event} names={names} />

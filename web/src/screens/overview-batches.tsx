@@ -2,7 +2,7 @@
 
 import * as format from "../format";
 import { useResource } from "../state/resource";
-import { Card, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import { Badge, Card, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
 
 interface Batch {
   batch_id: string;
@@ -11,6 +11,8 @@ interface Batch {
   total_items: number;
   completed: number;
   eta_s: number | null;
+  ended_at: number | null;
+  gpu_mode: string;
 }
 
 interface Queue {
@@ -53,6 +55,10 @@ export function Batches() {
                 {format.count(batch.completed)} of {format.count(batch.total_items)}
                 {batch.eta_s ? `, ${format.duration(batch.eta_s)} left` : ""}
               </span>
+              {/* Nothing else starts while it goes on. */}
+              {batch.gpu_mode === "exclusive" && batch.ended_at === null && (
+                <Badge tone="warn">has all GPUs</Badge>
+              )}
               <StateBadge state={batch.state} />
             </span>
           </div>

@@ -2,11 +2,12 @@
 
 import type { Schemas } from "../api/client";
 import * as format from "../format";
-import { addressOf } from "../groups/jobs";
+import { screenOf } from "../groups/jobs";
 import { type DaySpent, lastDay } from "../groups/spending";
 import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
+import { type Gpu, howFar, workOf } from "./gpu-words";
 import { Attention } from "./overview-attention";
 import { Batches } from "./overview-batches";
 import { JobThroughput } from "./overview-throughput";
@@ -21,27 +22,6 @@ import {
   StateBadge,
   type Tone,
 } from "../ui/parts";
-
-/** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
-interface Gpu {
-  uuid: string;
-  node: string;
-  index: number;
-  name: string;
-  state: string;
-  memory_mb: number;
-  free_mb: number;
-  temperature_c: number | null;
-  utilization: number | null;
-  problem: string | null;
-  draining: boolean;
-  job_id: string | null;
-  script?: string;
-  model?: string;
-  eta_s?: number | null;
-  since?: number;
-  progress?: number | null;
-}
 
 interface Items<T> {
   items: T[];
@@ -76,7 +56,7 @@ export function OverviewScreen() {
           <JobThroughput />
           <Batches />
           <Spending />
-          <Attention />
+          <Attention gpus={gpus.value?.items ?? []} />
         </div>
       </div>
     </>
@@ -131,6 +111,7 @@ function stateOf({ state }: Gpu): string {
 function GpuTile({ gpu }: { gpu: Gpu }) {
   const now = useNow();
   const used = gpu.memory_mb - gpu.free_mb;
+  const work = workOf(gpu);
   return (
     <article class="card gpu" aria-label={`GPU ${gpu.index} of ${gpu.node}`}>
       <div class="row wide">
@@ -143,20 +124,14 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
       <div class="what">
         {gpu.job_id ? (
           <Link to={`/jobs/${gpu.job_id}`} class="cut">
-            {gpu.model ?? gpu.script ?? format.shortId(gpu.job_id)}
+            {work ?? format.shortId(gpu.job_id)}
           </Link>
         ) : (
-          <span class="quiet cut">{gpu.problem ?? gpu.model ?? "free"}</span>
-        )}
-        {gpu.job_id && (
-          <span class="quiet">
-            {gpu.eta_s
-              ? `${format.duration(gpu.eta_s)} left`
-              : gpu.since
-                ? `for ${format.duration(now - gpu.since)}`
-                : ""}
+          <span class="quiet cut">
+            {gpu.problem ?? work ?? (gpu.state === "idle" ? "free" : "")}
           </span>
         )}
+        <span class="quiet">{howFar(gpu, now)}</span>
       </div>
       {gpu.job_id && typeof gpu.progress === "number" ? (
         <Meter share={gpu.progress} label="Progress of its job" />
@@ -167,6 +142,7 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
         <span>
           {format.memory(used)} of {format.memory(gpu.memory_mb)}
         </span>
+        {gpu.tasks_completed !== undefined && <span>{format.count(gpu.tasks_completed)} done</span>}
         <span>{gpu.temperature_c === null ? "" : `${gpu.temperature_c} °C`}</span>
         <span>{gpu.utilization === null ? "" : `${Math.round(gpu.utilization * 100)} %`}</span>
       </div>
@@ -183,7 +159,7 @@ function Recent() {
       {jobs.value?.items.length === 0 && <Empty>Nothing was submitted yet.</Empty>}
       {jobs.value?.items.map((job) => (
         <div key={job.id} class="row wide">
-          <Link to={addressOf(job)} class="cut">
+          <Link to={screenOf(job)} class="cut">
             {job.name || format.shortId(job.id)}
           </Link>
           <span class="row">

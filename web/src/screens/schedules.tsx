@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 
-import { type Schemas, send } from "../api/client";
+import { address, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
@@ -89,9 +89,12 @@ function ScheduleTable({ schedules, onChange }: TableProps) {
               </td>
               <td>
                 {one.last_job_id ? (
-                  <span class="row">
+                  <span class="row wrap">
                     <Link to={`/jobs/${one.last_job_id}`}>{format.ago(one.last_at, now)}</Link>
                     {one.last_job_state && <StateBadge state={one.last_job_state} />}
+                    <Link to={address("/jobs", { label: `schedule=${one.id}` })} class="small">
+                      All of them<span class="hidden-text"> of {one.name}</span>
+                    </Link>
                   </span>
                 ) : (
                   <span class="quiet">none yet</span>
