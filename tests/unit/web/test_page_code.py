@@ -17,7 +17,7 @@ from tests.support.page_code import evaluate
     ],
 )
 def test_an_array_is_shown_by_its_tasks(reference: str, address: str) -> None:
-    found = evaluate(["groups/jobs.ts"], "addressOf(given)", {"id": reference})
+    found = evaluate(["groups/jobs.ts"], "screenOf(given)", {"id": reference})
     assert found == address
 
 
