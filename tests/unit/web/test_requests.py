@@ -90,3 +90,32 @@ def test_a_page_that_is_on_its_way_is_not_asked_for_twice() -> None:
       return fetched.length;
     }})()"""
     assert evaluate(["state/pages.ts"], expression, browser=BROWSER) == 1
+
+
+def test_an_answer_overwrites_nothing_that_was_told_meanwhile() -> None:
+    expression = """(async () => {
+      const shown = [];
+      const asking = new Asking("/gpus", {}, (value) => shown.push(value), () => undefined);
+      asking.first();
+      asking.take({ path: "/gpus", status: 200, body: "new" });
+      asked[0].answer("old");
+      await soon();
+      asking.now();
+      asked[1].answer("newer");
+      await soon();
+      return shown;
+    })()"""
+    found = evaluate(["state/resource.ts"], expression, browser=BROWSER)
+    assert found == ["new", "newer"]
+
+
+def test_what_nobody_looks_at_any_more_is_not_asked_again() -> None:
+    expression = """(async () => {
+      const asking = new Asking("/gpus", {}, () => 0, () => 0, 0);
+      asking.first();
+      asking.now();
+      asking.end();
+      await soon(50);
+      return asked.length;
+    })()"""
+    assert evaluate(["state/resource.ts"], expression, browser=BROWSER) == 1
