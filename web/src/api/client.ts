@@ -40,6 +40,12 @@ export function mayPass(error: unknown): boolean {
 }
 
 const signedOut = new Set<() => void>();
+/** How often somebody has signed in, here or in another tab. */
+let signIns = 0;
+
+export function noteSignIn(): void {
+  signIns += 1;
+}
 
 /** Calls `listener` when the server says that nobody is signed in any more. */
 export function onSignedOut(listener: () => void): void {
@@ -95,10 +101,14 @@ export async function signOut(): Promise<void> {
 }
 
 export async function request(path: string, given: RequestInit = {}): Promise<Response> {
+  const asked = signIns;
   const answer = await reach(path, given);
   if (answer.ok) return answer;
   const problem = await problemOf(answer);
-  if (problem.isSignedOut) signedOut.forEach((tell) => tell());
+  if (!problem.isSignedOut) throw problem;
+  // It was asked under a sign-in that is over. The server has done nothing of it.
+  if (asked !== signIns) return request(path, given);
+  signedOut.forEach((tell) => tell());
   throw problem;
 }
 

@@ -74,7 +74,8 @@ export function useListing<T extends Item>(
   };
 }
 
-class Loader<T extends Item> {
+/** Loads a listing page by page, one request after the other. */
+export class Loader<T extends Item> {
   private pages: KnownPage<T>[] = [];
   private inSight = { first: 0, last: 0 };
   private work: Promise<void> = Promise.resolve();
@@ -107,12 +108,15 @@ class Loader<T extends Item> {
     this.isLoadingMore = true;
     this.wantsMore = true;
     this.change(async () => {
-      this.isLoadingMore = false;
       const last = this.pages.at(-1);
       const isWhole = last && !last.next;
-      const next = isWhole ? null : await this.page(last?.next ?? undefined, feed.sharing(false));
-      this.wantsMore = false;
-      return next ? [...this.pages, next] : this.pages;
+      try {
+        const next = isWhole ? null : await this.page(last?.next ?? undefined, feed.sharing(false));
+        this.wantsMore = false;
+        return next ? [...this.pages, next] : this.pages;
+      } finally {
+        this.isLoadingMore = false;
+      }
     });
   }
 
@@ -133,30 +137,31 @@ class Loader<T extends Item> {
   private renew(headers: Headers): void {
     this.change(async () => {
       const renewed = this.pages.map((page, at) => this.renewed(page, at, headers));
-      const [, ...rest] = await Promise.all(renewed);
-      const oldest = rest[0]?.cursor;
-      return [...(await this.newest(oldest, headers)), ...rest];
+      return (await Promise.all(renewed)).flat();
     });
   }
 
-  /** The page anew if it is in sight and not the first one. */
-  private async renewed(page: KnownPage<T>, at: number, headers: Headers): Promise<KnownPage<T>> {
+  /** The page anew if it is in sight or the first one. */
+  private async renewed(page: KnownPage<T>, at: number, headers: Headers): Promise<KnownPage<T>[]> {
     const before = this.pages.slice(0, at).reduce((sum, one) => sum + one.items.length, 0);
     const isInSight = before < this.inSight.last && before + page.items.length > this.inSight.first;
-    if (at === 0 || !isInSight) return page;
-    const size = Math.max(page.items.length, 1);
-    const found = await this.page(page.cursor, headers, size);
-    return { ...found, next: page.next ? page.next : (found.next ?? null) };
+    if (at > 0 && !isInSight) return [page];
+    return this.between(page.cursor, this.pages[at + 1]?.cursor, headers);
   }
 
-  /** What is as new as the item `oldest`, or newer: one page more often than not. */
-  private async newest(oldest: string | undefined, headers: Headers): Promise<KnownPage<T>[]> {
-    const found = [await this.page(undefined, headers)];
+  /** What there is behind `cursor` and up to `oldest`, whatever has come and gone there: one page
+   * more often than not. */
+  private async between(
+    cursor: string | undefined,
+    oldest: string | undefined,
+    headers: Headers,
+  ): Promise<KnownPage<T>[]> {
+    const found = [await this.page(cursor, headers)];
     for (;;) {
       const last = found.at(-1)!;
-      if (oldest === undefined || !last.next) return found;
+      if (oldest === undefined) return found;
       // Ids begin with the time, so later ones are greater.
-      if (last.items.at(-1)!.id <= oldest) {
+      if (!last.next || last.items.at(-1)!.id <= oldest) {
         last.items = last.items.filter((item) => item.id >= oldest);
         last.next = oldest;
         return found;
@@ -165,12 +170,8 @@ class Loader<T extends Item> {
     }
   }
 
-  private async page(
-    cursor: string | undefined,
-    headers: Headers,
-    limit = PAGE,
-  ): Promise<KnownPage<T>> {
-    const query = { ...this.query, limit, cursor };
+  private async page(cursor: string | undefined, headers: Headers): Promise<KnownPage<T>> {
+    const query = { ...this.query, limit: PAGE, cursor };
     const page = await get<Page<T>>(this.path, query, undefined, headers);
     return { ...page, cursor };
   }

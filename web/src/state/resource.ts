@@ -75,12 +75,15 @@ export function useResource<T>(
 }
 
 /** Asks for one thing again and again, one request at a time. */
-class Asking<T> {
+export class Asking<T> {
   private request: AbortController | null = null;
   private timer: ReturnType<typeof setTimeout> | 0 = 0;
   private again: ReturnType<typeof setTimeout> | 0 = 0;
   private askedAt = 0;
   private isWanted = false;
+  private isOver = false;
+  /** How often the server has told unasked. */
+  private told = 0;
 
   constructor(
     private path: string,
@@ -102,6 +105,7 @@ class Asking<T> {
 
   /** What the server has told unasked. */
   take(answer: Answer): void {
+    this.told += 1;
     if (answer.status === 200) {
       this.onValue(answer.body as T);
       this.onError(null);
@@ -120,12 +124,10 @@ class Asking<T> {
   }
 
   end(): void {
+    this.isOver = true;
     clearTimeout(this.timer);
     clearTimeout(this.again);
     this.request?.abort();
-    this.request = null;
-    this.onValue = () => undefined;
-    this.onError = () => undefined;
   }
 
   private async ask(headers: Record<string, string> = {}): Promise<void> {
@@ -137,15 +139,18 @@ class Asking<T> {
     this.request = request;
     this.askedAt = Date.now();
     clearTimeout(this.again);
+    const toldBefore = this.told;
     try {
-      this.onValue(await get<T>(this.path, this.query, request.signal, headers));
+      const value = await get<T>(this.path, this.query, request.signal, headers);
+      if (this.isOver) return;
+      // What was told meanwhile may be newer, and is not told again.
+      if (toldBefore === this.told) this.onValue(value);
       this.onError(null);
     } catch (error) {
+      if (this.isOver) return;
       this.onError(error as Error);
       // What is asked for once would stay unknown.
-      if (!request.signal.aborted && mayPass(error)) {
-        this.again = setTimeout(() => this.soon(), AGAIN_MS);
-      }
+      if (mayPass(error)) this.again = setTimeout(() => this.soon(), AGAIN_MS);
     }
     this.request = null;
     if (this.isWanted) {

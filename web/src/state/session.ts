@@ -1,6 +1,6 @@
 // Who has signed in with this browser.
 
-import { get, onSignedOut, Problem, signIn, type Schemas } from "../api/client";
+import { get, noteSignIn, onSignedOut, Problem, signIn, type Schemas } from "../api/client";
 import { feed } from "../api/events";
 import { Store } from "./store";
 
@@ -29,6 +29,7 @@ class Session {
     try {
       await this.signInByLink();
       const who = await get<WhoAmI>("/api/v1/whoami");
+      noteSignIn();
       this.state.set({ kind: "in", who });
       void feed.run();
       tabs.postMessage(null);
