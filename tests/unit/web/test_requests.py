@@ -119,3 +119,29 @@ def test_what_nobody_looks_at_any_more_is_not_asked_again() -> None:
       return asked.length;
     })()"""
     assert evaluate(["state/resource.ts"], expression, browser=BROWSER) == 1
+
+
+def test_what_goes_on_outlives_the_server_and_the_sign_in() -> None:
+    expression = """(async () => {
+      const wait = globalThis.setTimeout;
+      globalThis.setTimeout = (then) => wait(then, 0);
+      const said = [];
+      const { signal } = new AbortController();
+      const found = patiently(
+        () => get("/lines"), signal, (error) => said.push(error?.message ?? null));
+      for (const status of [503, 401]) {
+        await soon();
+        asked.at(-1).answer({ title: `${status}` }, status);
+        await soon();
+        await soon();
+      }
+      const before = asked.length;
+      session.state.set({ kind: "in", who: {} });
+      await soon();
+      asked.at(-1).answer("lines");
+      return [before, await found, said];
+    })()"""
+    modules = ["api/client.ts", "state/session.ts", "state/patience.ts"]
+    before, found, said = evaluate(modules, expression, browser=BROWSER)
+    assert (before, found) == (2, "lines")
+    assert said == ["503", "401", None]

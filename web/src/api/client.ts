@@ -34,6 +34,10 @@ export class Unreachable extends Error {
 /** After this time, what the server failed to answer is asked again. */
 export const AGAIN_MS = 5000;
 
+export function pause(milliseconds: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
 /** Whether the same question may be answered later: the server failed, or had too much to do. */
 export function mayPass(error: unknown): boolean {
   return !(error instanceof Problem) || error.status >= 500 || error.status === 429;

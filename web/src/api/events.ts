@@ -4,9 +4,9 @@
 // It is read with `fetch`, not with EventSource: that tells neither a session that has
 // ended from a server that is gone, nor how long to wait until the next try.
 
-import { isSeen, onSight } from "../state/sight";
+import { inSight, onSight } from "../state/sight";
 import { Store } from "../state/store";
-import { address, Problem, request } from "./client";
+import { address, pause, Problem, request } from "./client";
 
 export interface ServerEvent {
   seq: number | null;
@@ -151,21 +151,6 @@ export class EventFeed {
   private tell(event: ServerEvent): void {
     for (const listener of this.listeners) listener(event);
   }
-}
-
-function pause(milliseconds: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
-}
-
-/** Resolves when the page can be seen. */
-function inSight(): Promise<void> {
-  if (isSeen()) return Promise.resolve();
-  return new Promise((resolve) => {
-    const end = onSight(() => {
-      end();
-      resolve();
-    });
-  });
 }
 
 export const feed = new EventFeed();

@@ -1,10 +1,11 @@
 // The output of a job: its end at first, earlier lines when one scrolls up, new lines as
 // they come; or the lines that a search finds.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { get, type Query, type Schemas } from "../api/client";
+import { get, pause, type Query, type Schemas } from "../api/client";
 import * as format from "../format";
+import { patiently } from "../state/patience";
 import { useSettled } from "../state/settled";
 import { Tick } from "../ui/forms";
 import { Empty, ErrorNote, Loading } from "../ui/parts";
@@ -45,9 +46,13 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
     section: section || undefined,
   };
   const log = useLog(job, query, isOver);
-  const shown = hidesMetrics
-    ? log.lines.filter((line) => !line.text.startsWith("GPUYARD_METRIC "))
-    : log.lines;
+  const shown = useMemo(
+    () =>
+      hidesMetrics
+        ? log.lines.filter((line) => !line.text.startsWith("GPUYARD_METRIC "))
+        : log.lines,
+    [log.lines, hidesMetrics],
+  );
   return (
     <div class="stack">
       <form class="head" role="search" onSubmit={(event) => event.preventDefault()}>
@@ -125,6 +130,12 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound, ...about }: LinesPr
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const former = useRef<Line | undefined>(undefined);
+  // Who has scrolled up reads on, also while new lines come.
+  const isAtEnd = useRef(true);
+
+  useEffect(() => {
+    isAtEnd.current = true;
+  }, [follows]);
 
   useEffect(() => {
     const element = box.current;
@@ -134,7 +145,7 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound, ...about }: LinesPr
     former.current = lines[0];
     // What was in sight stays there when earlier lines come above it.
     if (before > 0) element.scrollTop += before * LINE_HEIGHT;
-    else if (follows) element.scrollTop = element.scrollHeight;
+    else if (follows && isAtEnd.current) element.scrollTop = element.scrollHeight;
     // A search has fewer lines, and where nothing scrolls, nobody tells.
     setTop(element.scrollTop);
   }, [lines, follows]);
@@ -142,6 +153,8 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound, ...about }: LinesPr
   function scrolled(event: Event): void {
     const element = event.currentTarget as HTMLDivElement;
     setTop(element.scrollTop);
+    isAtEnd.current =
+      element.scrollTop + element.clientHeight >= element.scrollHeight - LINE_HEIGHT;
     if (element.scrollTop < 10 * LINE_HEIGHT && hasEarlier) onTop();
   }
 
@@ -217,8 +230,11 @@ function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
     if (!signal.aborted) setError(problem);
   };
 
+  const ask = (asked: Query, signal: AbortSignal): Promise<Page> =>
+    patiently(() => get<Page>(path, asked, signal), signal, setError);
+
   async function read(signal: AbortSignal): Promise<void> {
-    const end = await get<Page>(path, { ...query, tail: PAGE, follow: true }, signal);
+    const end = await ask({ ...query, tail: PAGE, follow: true }, signal);
     setLines(linesOf(end));
     setRead(true);
     setPrevious(end.previous ?? null);
@@ -233,12 +249,12 @@ function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
     let cursor = first;
     while (cursor && !signal.aborted) {
       const asked: Query = { ...query, cursor, follow: true, wait_s: WAIT_S, limit: PAGE };
-      const page: Page = await get<Page>(path, asked, signal);
+      const page: Page = await ask(asked, signal);
       if (signal.aborted) return;
       cursor = page.next ?? null;
       const found = linesOf(page);
       if (found.length > 0) setLines((old) => [...old, ...found].slice(-MOST_LINES));
-      await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+      await pause(PAUSE_MS);
     }
   }
 

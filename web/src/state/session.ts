@@ -75,6 +75,18 @@ class Session {
     if (state.kind === "in") this.state.set({ kind: "expired", who: state.who });
   }
 
+  /** Resolves when somebody is signed in. */
+  signedIn(): Promise<void> {
+    if (this.state.value.kind === "in") return Promise.resolve();
+    return new Promise((resolve) => {
+      const end = this.state.watch(({ kind }) => {
+        if (kind !== "in") return;
+        end();
+        resolve();
+      });
+    });
+  }
+
   /** Whether who has signed in may do what needs this role. The server refuses anyway. */
   may(role: Role): boolean {
     const state = this.state.value;

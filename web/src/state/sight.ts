@@ -10,3 +10,14 @@ export function onSight(listener: (isNowSeen: boolean) => void): () => void {
   document.addEventListener("visibilitychange", tell);
   return () => document.removeEventListener("visibilitychange", tell);
 }
+
+/** Resolves when the page can be seen. */
+export function inSight(): Promise<void> {
+  if (isSeen()) return Promise.resolve();
+  return new Promise((resolve) => {
+    const end = onSight(() => {
+      end();
+      resolve();
+    });
+  });
+}
