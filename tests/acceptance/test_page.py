@@ -1,5 +1,6 @@
 """The page, in a real browser, against a real server with real jobs."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -152,6 +153,7 @@ def test_a_job_is_submitted_watched_and_cancelled(
     expect(page.get_by_role("heading", name="from the page")).to_be_visible()
     # Nobody loads the page anew: it learns from the stream.
     expect(page.get_by_text("39 of 40")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^GPU: \S+ · [0-7]$"))).to_be_visible()
     expect(
         page.get_by_role("img", name=re.compile("^loss: loss from 4"))
     ).to_be_visible()
@@ -288,7 +290,8 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     later = "GPUYARD_METRIC " + '{"step": 2, "loss": 3}'
     goes_on = f"echo '{loss}'; until [ -e on ]; do sleep 0.05; done; echo '{later}'"
     first = instance.submit(["sh", "-c", goes_on], name="twin")
-    logged = "GPUYARD_METRIC " + '{"step": 1, "loss": 4, "tensorboard/accuracy": 1}'
+    values = {"step": 1, "accuracy": 0.9, "loss": 4, "tensorboard/accuracy": 1}
+    logged = "GPUYARD_METRIC " + json.dumps(values)
     job = instance.submit(["echo", logged], name="other", held=True)
     page.goto(f"{instance.address().url}/jobs?name=other")
     listed = page.get_by_role("listitem").filter(has_text=job[-8:])
@@ -304,6 +307,7 @@ def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
     page.get_by_role("button", name="Release").click()
     expect(state).to_have_text("completed")
     assert instance.job(job).priority == 5
+    expect(page.locator(".columns h2").first).to_have_text("loss")
     page.get_by_label("Lay another run over it").select_option(first)
     both = re.compile(f"^loss: loss from 4 to 4, loss of {first[-8:]} from 4")
     expect(page.get_by_role("img", name=both)).to_be_visible()
