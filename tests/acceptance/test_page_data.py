@@ -14,6 +14,7 @@ from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.page_fixtures import page, show
+from tests.support.ports import free_port
 from tests.support.web import http
 
 __all__ = ["browser", "page"]
@@ -41,7 +42,8 @@ MODEL += ["echo", "--port", "{port}"]
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
-    with make_instance() as made:
+    listens = {"GPUYARD_SERVER__AGENTS_LISTEN": f"127.0.0.1:{free_port(2)}"}
+    with make_instance(**listens) as made:
         script = made.work / "count.py"
         script.write_text(SCRIPT)
         made.home.create()

@@ -233,6 +233,55 @@ def test_the_list_is_filtered_by_its_address_and_cancels_what_is_chosen(
     instance.ok("cancel", "--all", "--yes")
 
 
+def test_a_part_of_a_curve_stays_in_sight_while_it_grows(
+    instance: TestInstance, page: Page
+) -> None:
+    first = "GPUYARD_METRIC " + json.dumps({"step": 1, "loss": 4})
+    second = "GPUYARD_METRIC " + json.dumps({"step": 2, "loss": 3})
+    third = "GPUYARD_METRIC " + json.dumps({"step": 3, "loss": 2})
+    waits = "until [ -e grow ]; do sleep 0.05; done"
+    program = f"echo '{first}'; echo '{second}'; {waits}; echo '{third}'"
+    job = instance.submit(["sh", "-c", program])
+    page.goto(f"{instance.address().url}/jobs/{job}")
+    curve = page.get_by_role("img", name=re.compile("^loss: loss from 4 to 3"))
+    box = curve.locator(".u-over").bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle)
+    page.mouse.up()
+    whole = page.get_by_role("button", name="Show all of it")
+    expect(whole).to_be_visible()
+    (instance.work / "grow").touch()
+    grown = page.get_by_role("img", name=re.compile("^loss: loss from 4 to 2"))
+    expect(grown).to_be_visible()
+    expect(whole).to_be_visible()
+    whole.click()
+    expect(whole).to_have_count(0)
+
+
+def test_a_job_that_cannot_start_again_keeps_no_other_from_it(
+    instance: TestInstance, page: Page
+) -> None:
+    refused = instance.submit(["false"], name="again-1")
+    others = [instance.submit(["false"], name=f"again-{n}") for n in (0, 2)]
+    for job in (refused, *others):
+        instance.wait(job, "failed")
+
+    def refuse(route: Route) -> None:
+        route.fulfill(status=409, json={"title": "It cannot be.", "status": 409})
+
+    page.route(f"**/api/v1/jobs/{refused}/resume", refuse)
+    page.goto(f"{instance.address().url}/jobs?name=again")
+    for number in range(3):
+        page.get_by_label(f"Choose again-{number}").check()
+    page.get_by_role("button", name="Start again").click()
+    expect(page.get_by_role("alert")).to_contain_text("again-1: It cannot be.")
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    assert all(len(instance.job(job).attempts) > 1 for job in others)
+
+
 def test_two_tabs_that_cancel_at_once_agree(instance: TestInstance, page: Page) -> None:
     words = ["--detach", "--live", "--cpus", "0.1", "--name", "cancelled twice"]
     job = instance.ok("run", *words, "--", "sleep", "1000").strip()

@@ -243,6 +243,11 @@ def test_the_audit_is_live_and_filtered_by_its_address(
         instance.ok("run", "--schedule", "0 3 1 1 *", "--name", "yearly", "--", "true")
         page.goto(f"{instance.address().url}/audit?text=yearly")
         expect(page.get_by_role("listitem")).to_contain_text("next at Jan 1, ")
+        text = page.get_by_label("Text")
+        text.fill("")
+        text.press_sequentially("a b")
+        expect(text).to_have_value("a b")
+        instance.ok("schedule", "delete", "yearly")
 
 
 def listens(port: int) -> bool:

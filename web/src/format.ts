@@ -34,7 +34,7 @@ export function time(at: number | null | undefined): string {
 }
 
 export function clockTime(at: number): string {
-  return new Date(at * 1000).toLocaleTimeString(undefined, { hour12: false });
+  return new Date(at * 1000).toLocaleTimeString(undefined, { hourCycle: "h23" });
 }
 
 export function bytes(count: number | null | undefined): string {
@@ -75,7 +75,8 @@ export function cents(amount: string | null | undefined, currency = "USD"): stri
 export function figure(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
+  if (size !== 0 && (size < 0.001 || size >= 1e6))
+    return value.toExponential(2).replace(/\.?0+e/, "e");
   return value.toLocaleString("en", { maximumSignificantDigits: 4 });
 }
 

@@ -213,8 +213,13 @@ function isAt(link: string, path: string): boolean {
   return link === "/" ? path === "/" : path.startsWith(link);
 }
 
+/** If the server is gone, the page says so, and who leaves is still signed in. */
 async function leave(): Promise<void> {
-  await signOut();
+  try {
+    await signOut();
+  } catch {
+    return;
+  }
   location.assign("/");
 }
 

@@ -53,3 +53,11 @@ def test_a_day_counts_all_its_currencies(
 ) -> None:
     report = {"items": lines, "currency": "USD"}
     assert evaluate(["groups/spending.ts"], "lastDay(given)", report) == spent
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0001, "1e-4"), (0.000107, "1.07e-4"), (2e6, "2e+6"), (0.5, "0.5")],
+)
+def test_a_figure_has_no_digits_that_say_nothing(value: float, text: str) -> None:
+    assert evaluate(["format.ts"], "figure(given)", value) == text

@@ -1,6 +1,6 @@
-// A chart of curves with one x axis: zoom by dragging, back by a double click.
+// A chart of curves with one x axis: zoom by dragging, back by a double click or the button.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
@@ -30,11 +30,13 @@ export function Chart(props: Props) {
   const element = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shade = useStore(theme);
+  const [isZoomed, setZoomed] = useState(false);
   const names = props.curves.map((curve) => curve.name).join("\n");
 
   useEffect(() => {
     const box = element.current!;
-    const made = new uPlot(optionsOf(props, box.clientWidth), dataOf(props), box);
+    const options = optionsOf(props, box.clientWidth);
+    const made = new uPlot(keepingZoom(options, setZoomed), dataOf(props), box);
     plot.current = made;
     const resized = new ResizeObserver(() =>
       made.setSize({ width: box.clientWidth, height: HEIGHT }),
@@ -43,12 +45,56 @@ export function Chart(props: Props) {
     return () => {
       resized.disconnect();
       made.destroy();
+      setZoomed(false);
     };
   }, [names, shade, props.isTime, props.isLogarithmic]);
 
   useEffect(() => plot.current?.setData(dataOf(props)), [props.xs, props.curves]);
 
-  return <div ref={element} class="chart" role="img" aria-label={describe(props)} />;
+  return (
+    <div class="stack tight">
+      <div ref={element} class="chart" role="img" aria-label={describe(props)} />
+      {isZoomed && (
+        <div>
+          <button type="button" class="button plain" onClick={() => showAll(plot.current!)}>
+            Show all of it
+          </button>
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** Options with which values that come leave a part in sight that somebody has chosen, and
+ * which tell whether there is one. */
+function keepingZoom(options: uPlot.Options, onZoom: (isZoomed: boolean) => void): uPlot.Options {
+  let isZoomed = false;
+  const { x } = options.scales!;
+  return {
+    ...options,
+    scales: { ...options.scales, x: { ...x, auto: () => !isZoomed } },
+    hooks: {
+      setScale: [
+        (drawn, scale) => {
+          if (scale !== "x") return;
+          isZoomed = isPartInSight(drawn);
+          onZoom(isZoomed);
+        },
+      ],
+    },
+  };
+}
+
+function isPartInSight({ data, scales }: uPlot): boolean {
+  const xs = data[0];
+  const { min, max } = scales["x"]!;
+  if (xs.length < 2 || min == null || max == null) return false;
+  return min > xs[0]! || max < xs.at(-1)!;
+}
+
+function showAll(drawn: uPlot): void {
+  const xs = drawn.data[0];
+  drawn.setScale("x", { min: xs[0]!, max: xs.at(-1)! });
 }
 
 function dataOf({ xs, curves, isLogarithmic }: Props): uPlot.AlignedData {

@@ -123,7 +123,7 @@ function together(read: readonly ServerEvent[], news: readonly ServerEvent[]): S
 
 function filterOf(query: URLSearchParams): (event: ServerEvent) => boolean {
   const subject = SUBJECTS[query.get("about") ?? ""];
-  const text = (query.get("text") ?? "").toLowerCase();
+  const text = (query.get("text") ?? "").trim().toLowerCase();
   return (event) => {
     if (subject && !subject.test(event.kind)) return false;
     return !text || JSON.stringify(event).toLowerCase().includes(text);
@@ -140,7 +140,7 @@ function Filters({ query }: { query: URLSearchParams }) {
         aria-label="Text"
         placeholder="Text, such as a name"
         value={query.get("text") ?? ""}
-        onInput={(event) => setQuery({ text: event.currentTarget.value.trim() })}
+        onInput={(event) => setQuery({ text: event.currentTarget.value })}
       />
       <input
         type="search"

@@ -358,16 +358,24 @@ function SpecificationTab({ job }: { job: Job }) {
 
 // --- what happened ---
 
+const MOST_EVENTS = 1000;
+
 function TimelineTab({ job }: { job: Job }) {
   const isNew = (event: ServerEvent) => event.job_id === job.id && event.seq !== null;
   const events = useResource<Items<ServerEvent>>(
     "/api/v1/events",
-    { job: job.id, limit: 1000 },
+    { job: job.id, newest: true, limit: MOST_EVENTS },
     { when: isNew },
   );
   return (
     <div class="card scrolls">
       <Found of={events} />
+      {events.value?.items.length === MOST_EVENTS && (
+        <p class="quiet">
+          These are its newest {format.count(MOST_EVENTS)} events. The{" "}
+          <Link to={`/audit?job=${job.id}`}>audit</Link> looks further back.
+        </p>
+      )}
       <table>
         <tbody>
           {events.value?.items.map((event) => (

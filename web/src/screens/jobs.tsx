@@ -77,7 +77,7 @@ export function JobsScreen() {
         {chosen.size > 0 && (
           <BulkActions
             chosen={present(chosen, jobs.items)}
-            onDone={() => (setChosen(new Map()), jobs.reload())}
+            onDone={(left) => (setChosen(left), jobs.reload())}
           />
         )}
       </div>
@@ -240,7 +240,8 @@ function ProgressOf({ job }: { job: Job }) {
 
 interface BulkProps {
   chosen: ReadonlyMap<string, Job>;
-  onDone: () => void;
+  /** `left`: those that it could not be done with. */
+  onDone: (left: ReadonlyMap<string, Job>) => void;
 }
 
 function BulkActions({ chosen, onDone }: BulkProps) {
@@ -252,12 +253,23 @@ function BulkActions({ chosen, onDone }: BulkProps) {
 
   async function cancel(): Promise<void> {
     await send("POST", "/api/v1/jobs:cancel", { jobs });
-    onDone();
+    onDone(new Map());
   }
 
+  /** One that cannot be started again keeps no other from it. */
   async function resume(): Promise<void> {
-    for (const id of jobs) await send("POST", `/api/v1/jobs/${id}/resume`);
-    onDone();
+    const left = new Map<string, Job>();
+    const refusals: string[] = [];
+    for (const [id, job] of chosen) {
+      try {
+        await send("POST", `/api/v1/jobs/${id}/resume`);
+      } catch (fault) {
+        left.set(id, job);
+        refusals.push(`${job.name || format.shortId(id)}: ${(fault as Error).message}`);
+      }
+    }
+    onDone(left);
+    if (refusals.length > 0) throw new Error(refusals.join(" "));
   }
 
   return (

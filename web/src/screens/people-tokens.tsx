@@ -10,7 +10,7 @@ import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
 import { Badge, Card, Dialog, Empty, Found } from "../ui/parts";
-import { Choice, Field } from "../ui/fields";
+import { Choice, CopyButton, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ROLES, useUsers } from "./people-users";
 
@@ -199,11 +199,6 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
 
 /** A token that was just made. Nobody can see it again. */
 export function ShownOnce({ made, onClose }: { made: Issued; onClose: () => void }) {
-  const [isCopied, setCopied] = useState(false);
-  async function copy(): Promise<void> {
-    await navigator.clipboard.writeText(made.token);
-    setCopied(true);
-  }
   return (
     <Dialog title={`The token ${made.name} of ${made.user}`} onClose={onClose}>
       <p>Copy it now: it is kept nowhere, and not shown again.</p>
@@ -211,12 +206,7 @@ export function ShownOnce({ made, onClose }: { made: Issued; onClose: () => void
         {made.token}
       </output>
       <div class="row">
-        {/* Without TLS, browsers let no page use the clipboard. */}
-        {window.isSecureContext && (
-          <button type="button" class="button primary" onClick={() => void copy()}>
-            {isCopied ? "Copied" : "Copy"}
-          </button>
-        )}
+        <CopyButton text={made.token} kind="primary" />
         <button type="button" class="button" onClick={onClose}>
           Close
         </button>

@@ -1,6 +1,6 @@
 // The program of a new job: pasted, chosen from this computer, or a template.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 
 import { get } from "../api/client";
 import { useResource } from "../state/resource";
@@ -27,6 +27,8 @@ interface Template {
 export function ProgramFields({ form, onForm }: { form: Form; onForm: (form: Form) => void }) {
   const [error, setError] = useState<Error | null>(null);
   const [shown, setShown] = useState(PASTED);
+  // What was chosen last: an answer to an earlier choice may come after it.
+  const wanted = useRef("");
   const names = Object.keys(form.files.text);
   const name = names.includes(shown) ? shown : (entryOf(form.command, names) ?? PASTED);
 
@@ -54,12 +56,14 @@ export function ProgramFields({ form, onForm }: { form: Form; onForm: (form: For
 
   async function take(template: string): Promise<void> {
     setError(null);
+    wanted.current = template;
     try {
-      onForm(
-        template ? await formOfTemplate(template) : { ...form, ...OF_NOTHING, files: NO_FILES },
-      );
+      const taken = template
+        ? await formOfTemplate(template)
+        : { ...form, ...OF_NOTHING, files: NO_FILES };
+      if (wanted.current === template) onForm(taken);
     } catch (fault) {
-      setError(fault as Error);
+      if (wanted.current === template) setError(fault as Error);
     }
   }
 

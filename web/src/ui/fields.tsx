@@ -152,23 +152,34 @@ export function FileButton(props: {
 
 /** A command to take into a terminal. */
 export function CommandToCopy({ text }: { text: string }) {
-  const [isCopied, setCopied] = useState(false);
-  async function copy(): Promise<void> {
-    await navigator.clipboard.writeText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 2000);
-  }
   return (
     <div class="stack">
       <pre class="sunken wraps">{text}</pre>
-      {/* Over plain HTTP, browsers offer no clipboard. */}
-      {window.isSecureContext && (
-        <div>
-          <button type="button" class="button" onClick={() => void copy()}>
-            {isCopied ? "Copied" : "Copy"}
-          </button>
-        </div>
-      )}
+      <div>
+        <CopyButton text={text} />
+      </div>
     </div>
+  );
+}
+
+const SAYS_SO_MS = 2000;
+
+/** Brings a text to the clipboard. Over plain HTTP, browsers offer none, and it is not there. */
+export function CopyButton({ text, kind = "" }: { text: string; kind?: "" | "primary" }) {
+  const [said, setSaid] = useState("Copy");
+  async function copy(): Promise<void> {
+    try {
+      await navigator.clipboard.writeText(text);
+      setSaid("Copied");
+    } catch {
+      setSaid("The browser refuses it");
+    }
+    setTimeout(() => setSaid("Copy"), SAYS_SO_MS);
+  }
+  if (!window.isSecureContext) return null;
+  return (
+    <button type="button" class={`button ${kind}`} onClick={() => void copy()}>
+      {said}
+    </button>
   );
 }

@@ -161,7 +161,7 @@ async def logout(request: Request, app_state: TheAppState) -> Response:
     """Sign the browser out."""
     cookies = app_state.sign_in.cookies
     cookies.check_own_page(request.method, _headers(request))
-    identity = await app_state.session_of(request.scope)
+    identity = await _former(request, app_state)
     if identity:
         request.scope[IDENTITY_KEY] = identity
         await _close(request, app_state, identity)
