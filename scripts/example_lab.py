@@ -220,6 +220,7 @@ class Lab:
         ]
         self.submit("pretrain", 4, "true")
         self.job = training[0]
+        self.use_gpus()
         while "ready" not in self.gpuyard("logs", self.job):
             self.use_gpus()
             time.sleep(1)

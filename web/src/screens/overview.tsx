@@ -120,7 +120,10 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
         </strong>
         <Badge tone={toneOf(gpu)}>{gpu.problem ? "problem" : stateOf(gpu)}</Badge>
       </div>
-      <span class="quiet cut">{gpu.name}</span>
+      <div class="row wide quiet">
+        <span class="cut">{gpu.name}</span>
+        {gpu.tasks_completed !== undefined && <span>{format.count(gpu.tasks_completed)} done</span>}
+      </div>
       <div class="what">
         {gpu.job_id ? (
           <Link to={`/jobs/${gpu.job_id}`} class="cut">
@@ -142,7 +145,6 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
         <span>
           {format.memory(used)} of {format.memory(gpu.memory_mb)}
         </span>
-        {gpu.tasks_completed !== undefined && <span>{format.count(gpu.tasks_completed)} done</span>}
         <span>{gpu.temperature_c === null ? "" : `${gpu.temperature_c} °C`}</span>
         <span>{gpu.utilization === null ? "" : `${Math.round(gpu.utilization * 100)} %`}</span>
       </div>
