@@ -330,7 +330,7 @@ def test_a_gpu_says_how_far_its_job_is_and_what_is_wrong_now(
     instance: TestInstance, browser: Browser
 ) -> None:
     metric = "GPUYARD_METRIC " + '{"step": 1, "total": 2}'
-    lasts = f"echo '{metric}'; until [ -e on ]; do sleep 0.05; done"
+    lasts = f"echo '{metric}'; until [ -e over ]; do sleep 0.05; done"
     gpus = {"gpus": {"count": 1}}
     job = instance.submit(["sh", "-c", lasts], name="half", resources=gpus)
     with signed_in(instance, browser, "/jobs") as page:
@@ -344,7 +344,7 @@ def test_a_gpu_says_how_far_its_job_is_and_what_is_wrong_now(
         tile = page.get_by_role("article").filter(has_text="half")
         expect(tile).to_contain_text("50 %")
         expect(page.get_by_text("desk: is full")).to_be_visible()
-        (instance.work / "on").touch()
+        (instance.work / "over").touch()
         expect(tile).to_have_count(0)
     assert instance.wait(job, "completed")
 
