@@ -173,6 +173,10 @@ def test_a_session_is_used_by_our_own_page_only(instance: TestInstance) -> None:
         # A copy of the cookie is worth nothing after the sign-out.
         kept = {"Cookie": cookie.partition(";")[0]}
         assert web.get("/api/v1/whoami", headers=kept).status_code == 401
+        # Who signs out once more is led to the page, and loses the cookie.
+        again = web.post("/auth/logout", headers={**own, **kept})
+        assert again.is_redirect
+        assert "Max-Age=0" in again.headers["set-cookie"]
 
 
 def test_the_page_loads_little_and_nothing_from_elsewhere(

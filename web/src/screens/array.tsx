@@ -9,6 +9,7 @@ import { wordsOf } from "../groups/jobs";
 import { useResource } from "../state/resource";
 import { mayChange, maySubmit } from "../state/rights";
 import { session } from "../state/session";
+import { useTyped } from "../state/typed";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ActionButton, Found, Link } from "../ui/parts";
@@ -106,13 +107,9 @@ function countsOf({ counts }: JobArray): Record<string, number> {
 function ChangeArray(props: { array: JobArray; onClose: () => void; onDone: () => void }) {
   const { array } = props;
   const [before] = useState(() => shownOf({ ...array, deadline: deadlineOf(array) }));
-  const [shown, setShown] = useState(before);
-  const bound = (field: keyof typeof before) => ({
-    value: shown[field],
-    onInput: (value: string) => setShown({ ...shown, [field]: value }),
-  });
+  const { typed, bound } = useTyped(before);
   async function change(): Promise<void> {
-    await send("PATCH", `/api/v1/arrays/${array.id}`, changesOf(before, shown));
+    await send("PATCH", `/api/v1/arrays/${array.id}`, changesOf(before, typed));
     props.onDone();
   }
   return (

@@ -3,13 +3,13 @@
 import { localTime, momentOf } from "../submit/moments";
 
 /** What the form shows, all as text. */
-export interface Shown {
+export type Shown = {
   name: string;
   priority: string;
   timeout: string;
   deadline: string;
   atMost: string;
-}
+};
 
 interface Known {
   name?: string;

@@ -5,6 +5,7 @@ import { useState } from "preact/hooks";
 
 import { type Schemas, send } from "../api/client";
 import { mayChange, maySubmit } from "../state/rights";
+import { useTyped } from "../state/typed";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ActionButton } from "../ui/parts";
@@ -59,13 +60,9 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
 function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDone: () => void }) {
   const { job, isOver } = props;
   const [before] = useState(() => shownOf(job));
-  const [shown, setShown] = useState(before);
-  const bound = (field: keyof typeof before) => ({
-    value: shown[field],
-    onInput: (value: string) => setShown({ ...shown, [field]: value }),
-  });
+  const { typed, bound } = useTyped(before);
   async function change(): Promise<void> {
-    await send("PATCH", `/api/v1/jobs/${job.id}`, changesOf(before, shown));
+    await send("PATCH", `/api/v1/jobs/${job.id}`, changesOf(before, typed));
     props.onDone();
   }
   return (
@@ -92,11 +89,7 @@ function ChangeJob(props: { job: Job; isOver: boolean; onClose: () => void; onDo
 const SAME = { timeout: "", deadline: "", gpus: "", priority: "" };
 
 function ResumeJob(props: { job: Job; onClose: () => void; onDone: () => void }) {
-  const [typed, setTyped] = useState(SAME);
-  const bound = (field: keyof typeof SAME) => ({
-    value: typed[field],
-    onInput: (value: string) => setTyped({ ...typed, [field]: value }),
-  });
+  const { typed, bound } = useTyped(SAME);
   async function resume(): Promise<void> {
     await send("POST", `/api/v1/jobs/${props.job.id}/resume`, resumedWith(typed));
     props.onDone();

@@ -27,6 +27,8 @@ interface Model {
 
 export default function ModelsScreen() {
   const models = useResource<{ items: Model[] }>("/api/v1/models", {}, { isWatched: true });
+  const items = models.value?.items ?? [];
+  const nameOf = useGpuNames(items.flatMap(gpusOf));
   return (
     <>
       <div class="head">
@@ -39,8 +41,8 @@ export default function ModelsScreen() {
         </Empty>
       )}
       <div class="columns">
-        {models.value?.items.map((model) => (
-          <ModelCard key={model.name} model={model} onChange={models.reload} />
+        {items.map((model) => (
+          <ModelCard key={model.name} model={model} nameOf={nameOf} onChange={models.reload} />
         ))}
       </div>
     </>
@@ -52,11 +54,21 @@ function toneOf(state: string): Tone {
   return state === "absent" ? "plain" : "good";
 }
 
-function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) {
+function gpusOf({ replicas }: Model): string[] {
+  return replicas.flatMap(({ gpus }) => gpus);
+}
+
+interface CardProps {
+  model: Model;
+  /** Of a GPU by its UUID. */
+  nameOf: (uuid: string) => string;
+  onChange: () => void;
+}
+
+function ModelCard({ model, nameOf, onChange }: CardProps) {
   const [error, setError] = useState<Error | null>(null);
   const [isTrying, setTrying] = useState(false);
   const isLoaded = model.replicas.length > 0;
-  const nameOf = useGpuNames(model.replicas.flatMap(({ gpus }) => gpus));
   const act = (action: string) => async () => {
     await send("POST", `/api/v1/models/${model.name}/${action}`);
     onChange();

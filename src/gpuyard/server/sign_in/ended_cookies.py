@@ -74,10 +74,14 @@ def _list_of(name: str) -> str:
 
 
 def _shortened(name: str, ended: Mapping[str, float]) -> dict[str, float]:
-    """A list without those that end first if they are too many."""
+    """A list without those that end first if they are too many. The entry of the
+    list itself then tells until when all is over.
+    """
+    if len(ended) <= _MOST_OF_ONE:
+        return dict(ended)
     by_end = sorted(ended, key=lambda one: ended[one])
-    left_out = by_end[:-_MOST_OF_ONE]
+    last_left_out = by_end[-_MOST_OF_ONE - 1]
     kept = {one: ended[one] for one in by_end[-_MOST_OF_ONE:]}
-    if left_out:
-        kept[name] = max(ended[left_out[-1]], ended.get(name, 0.0))
+    all_until = ended.get(name, float("-inf"))
+    kept[name] = max(ended[last_left_out], all_until)
     return kept

@@ -18,7 +18,8 @@ from gpuyard.server.sign_in.session_secret import SessionSecret
 # What such a cookie begins with; a session of a provider's user has no dot.
 _KIND = "token."
 _NONCE_BYTES = 12
-# What is sealed for one purpose opens nothing for the other.
+# What is sealed for one purpose opens nothing for the other. Cookies for "session" and
+# "link" were sealed before they said of which user they are: they open nothing now.
 _SESSION = b"sessions"
 _LINK = b"links"
 # How long a link that signs a browser in is good.
